@@ -1,0 +1,612 @@
+"""The terminal program `tl`: arguments in, one JSON value out.
+
+Parser and help are made from `timeline.OPERATIONS`. Usual arguments are read by a small loop over
+that table, since `argparse` takes longer to load than most commands take to run; it is used for
+`--help` and for whatever the loop does not know, and so makes the error messages too.
+
+stdout holds one JSON value (or a picture), stderr one JSON object for a failure:
+{"error": "...", "data": {...}}. Exit codes: 0 done, 1 the state does not allow it, 2 wrong usage,
+3 the file is damaged, foreign or newer, 4 another process holds the lock, 5 the system failed,
+70 a defect of this program (TIMELINE_DEBUG=1 shows where), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import timeline
+from timeline import Argument, Database, InvalidArgument, Operation, TimelineError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    Json = dict[str, Any]
+
+EXIT_SYSTEM = 5
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
+
+_PROGRAM = "tl"
+_GLOBAL = {"db": "db", "timeline": "timeline_id", "idempotency-key": "idempotency_key"}
+
+
+# ---- streams ------------------------------------------------------------------------------------
+
+
+def write_out(text: str) -> None:
+    """Write text to stdout as UTF-8, whatever the console's code page is."""
+    _write(sys.stdout, text)
+
+
+def write_error(text: str) -> None:
+    """Write text to stderr as UTF-8. Lone surrogates, as in names of files, become escapes."""
+    _write(sys.stderr, text)
+
+
+def _write(stream: Any, text: str) -> None:
+    data = text.encode("utf-8", "backslashreplace")
+    raw = getattr(stream, "buffer", None)
+    if raw is None:  # replaced by a program that calls `main`
+        stream.write(data.decode())
+    else:
+        raw.write(data)
+    stream.flush()
+
+
+def notice(message: str) -> None:
+    """A line for people beside the result: progress, a repaired tail."""
+    write_error(f"tl: {message}\n")
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value; indented if a person looks at it."""
+    if sys.stdout.isatty():
+        import json
+
+        write_out(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    else:
+        write_out(timeline.dumps(value) + "\n")
+
+
+def print_failure(message: str, data: Mapping[str, Any]) -> None:
+    """Print a failure as one JSON object on stderr."""
+    shown: Json = {"error": message}
+    if data:
+        shown["data"] = dict(data)
+    write_error(timeline.dumps(shown) + "\n")
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+def command_name(operation: Operation) -> str:
+    """What the command line calls an operation."""
+    return operation.name.replace("_", "-")
+
+
+def decode_arguments(arguments: list[str]) -> list[str]:
+    """Arguments as UTF-8 whatever the locale is.
+
+    Raises:
+        InvalidArgument: bytes that are no UTF-8; the message names their position.
+    """
+    decoded = []
+    for number, argument in enumerate(arguments, 1):
+        if argument.isascii() or sys.platform == "win32":
+            decoded.append(argument)
+            continue
+        raw = os.fsencode(argument)
+        try:
+            decoded.append(raw.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(
+                f"argument {number} is no UTF-8: byte 0x{raw[error.start]:02x} at position {error.start}",
+                argument=number,
+                position=error.start,
+            ) from None
+    return decoded
+
+
+class Unusual(Exception):
+    """The small loop does not know what this is; argparse shall say it."""
+
+
+class Call:
+    """A parsed command line: the operation's `values` by argument name, and the database path."""
+
+    __slots__ = ("db", "operation", "values")
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.values: Json = {}
+        self.db: str | None = None
+
+
+def read_arguments(arguments: list[str]) -> Call:
+    """The call that `arguments` (behind the program's name) ask for.
+
+    Raises:
+        InvalidArgument: wrong usage. SystemExit: help or version was printed.
+    """
+    try:
+        return _read_usual(arguments)
+    except Unusual:
+        return _read_with_argparse(arguments)
+
+
+def _read_usual(arguments: list[str]) -> Call:
+    before: list[tuple[str, str]] = []
+    position = 0
+    while position < len(arguments) and arguments[position].startswith("--"):
+        name, value, position = _option(arguments, position)
+        if name not in _GLOBAL or value is None:
+            raise Unusual
+        before.append((name, value))
+    if position == len(arguments):
+        raise Unusual
+    operation = timeline.OPERATIONS.get(arguments[position].replace("-", "_"))
+    if operation is None or "_" in arguments[position]:
+        raise Unusual
+    call = Call(operation)
+    for name, value in before:
+        _take(call, name, value, {})
+    flags = {argument.flag: argument for argument in operation.arguments if not argument.positional}
+    positional = [argument for argument in operation.arguments if argument.positional]
+    position += 1
+    while position < len(arguments):
+        if not arguments[position].startswith("-") and positional:
+            if positional[0].kind == "paths":
+                call.values.setdefault(positional[0].name, []).append(arguments[position])
+            else:
+                call.values[positional.pop(0).name] = arguments[position]
+            position += 1
+            continue
+        argument = flags.get(arguments[position][2:])
+        if (
+            argument is not None
+            and argument.kind == "flag"
+            and arguments[position].startswith("--")
+        ):
+            call.values[argument.name] = True
+            position += 1
+            continue
+        name, value, position = _option(arguments, position)
+        if value is None:
+            raise Unusual
+        _take(call, name, value, flags)
+    if any(
+        argument.required and argument.name not in call.values for argument in operation.arguments
+    ):
+        raise Unusual
+    return call
+
+
+def _option(arguments: list[str], position: int) -> tuple[str, str | None, int]:
+    """(name, value, next position) of `--name value` or `--name=value`."""
+    option = arguments[position]
+    if not option.startswith("--") or len(option) == 2:
+        raise Unusual
+    name, equals, value = option[2:].partition("=")
+    if equals:
+        # A value that follows `=` is meant literally, also a lone `-`.
+        return name, "\0" + value if value == "-" else value, position + 1
+    if position + 1 == len(arguments):
+        return name, None, position + 1
+    value = arguments[position + 1]
+    if value.startswith("-") and value != "-":
+        return name, None, position + 1
+    return name, value, position + 2
+
+
+def _take(call: Call, name: str, value: str, flags: Mapping[str, Argument]) -> None:
+    """Store one option's value in the call."""
+    if name == "db":
+        call.db = value
+        return
+    argument = flags.get(name)
+    if argument is None and name in _GLOBAL and _GLOBAL[name] in call.operation.by_name:
+        argument = call.operation.by_name[_GLOBAL[name]]
+    if argument is not None and argument.kind not in ("flag", "intent"):
+        if argument.name in call.values:
+            raise Unusual
+        call.values[argument.name] = option_value(argument, value)
+        return
+    if name.endswith("-file") and getattr(flags.get(name[:-5]), "kind", "") == "text":
+        argument = flags[name[:-5]]
+        if argument.name in call.values:
+            raise Unusual
+        call.values[argument.name] = decode_text(read_file(value), value)
+        return
+    if name in ("intent-tag", "intent-note") and "intent" in flags:
+        intent = call.values.setdefault("intent", {})
+        if name[7:] in intent:
+            raise Unusual
+        intent[name[7:]] = value
+        return
+    raise Unusual
+
+
+def option_value(argument: Argument, value: str) -> object:
+    """What the engine takes for an option's text."""
+    if argument.kind == "text":
+        if value == "-":
+            return decode_text(sys.stdin.buffer.read(timeline.TEXT_BYTES_MAX + 2), "standard input")
+        return "-" if value == "\0-" else value
+    value = "-" if value == "\0-" else value
+    if argument.kind in ("count", "tokens"):
+        return whole_number(argument, value)
+    if argument.kind == "nodes":
+        return [part.strip() for part in value.split(",")]
+    return value
+
+
+def whole_number(argument: Argument, value: str) -> int:
+    """A number in decimal digits."""
+    digits = value[1:] if value[:1] in ("-", "+") else value
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 20:
+        raise InvalidArgument(
+            f"--{argument.flag} must be a whole number, not {timeline.quoted(value)}",
+            argument=argument.flag,
+        )
+    return int(value)
+
+
+def read_file(path: str) -> bytes:
+    """The bytes of a text file, as far as they matter for the limit."""
+    with open(path, "rb") as file:
+        return file.read(timeline.TEXT_BYTES_MAX + 2)
+
+
+def decode_text(data: bytes, source: str) -> str:
+    """Bytes as text: final newline, CR and BOM belong to it.
+
+    Raises:
+        InvalidArgument: no UTF-8, with the position; above the limit.
+    """
+    if len(data) > timeline.TEXT_BYTES_MAX:
+        size = f"{timeline.TEXT_BYTES_MAX + 1} bytes or more"
+        raise InvalidArgument(
+            f"text from {source} is {size}, above the limit of {timeline.TEXT_BYTES_MAX} bytes: split it",
+            max_bytes=timeline.TEXT_BYTES_MAX,
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"text from {source} is no UTF-8: byte 0x{data[error.start]:02x} at position {error.start}",
+            position=error.start,
+        ) from None
+
+
+# ---- argparse: help and everything unusual ------------------------------------------------------
+
+
+def _read_with_argparse(arguments: list[str]) -> Call:
+    parser = build_parser()
+    if not arguments:
+        write_error(parser.format_help())
+        raise SystemExit(2)
+    # Command names come first for argparse; what stands before them is moved behind.
+    parsed = vars(parser.parse_args(_command_first(arguments)))
+    operation = timeline.OPERATIONS[parsed["operation"].replace("-", "_")]
+    call = Call(operation)
+    call.db = parsed.get("db")
+    for argument in operation.arguments:
+        if argument.kind == "intent":
+            intent = {part: parsed[f"intent_{part}"] for part in ("tag", "note")}
+            if any(value is not None for value in intent.values()):
+                call.values["intent"] = {
+                    part: value for part, value in intent.items() if value is not None
+                }
+            continue
+        value = parsed.get(argument.name)
+        if argument.kind == "text":
+            value = _text_value(argument, value, parsed.get(argument.name + "_file"))
+        elif isinstance(value, str) and argument.kind != "text":
+            value = option_value(argument, value)
+        if value is not None and value is not False:
+            call.values[argument.name] = value
+    return call
+
+
+def _text_value(argument: Argument, value: str | None, path: str | None) -> object:
+    if (value is None) == (path is None):
+        raise InvalidArgument(f"give either --{argument.flag} or --{argument.flag}-file")
+    if path is not None:
+        return decode_text(read_file(path), path)
+    return option_value(argument, value or "")
+
+
+def _command_first(arguments: list[str]) -> list[str]:
+    position = 0
+    while position < len(arguments) and arguments[position].startswith("--"):
+        name, equals, _ = arguments[position][2:].partition("=")
+        if name not in _GLOBAL:
+            return arguments
+        position += 1 if equals else 2
+    return [*arguments[position : position + 1], *arguments[:position], *arguments[position + 1 :]]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole parser, from the table of operations."""
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> Any:
+            if message.endswith("expected one argument"):
+                message += " (one that begins with - follows an equals sign: --text=-x)"
+            raise InvalidArgument(f"{message}; see `{self.prog} --help`")
+
+        def _print_message(self, message: str, file: Any = None) -> None:
+            write_out(message)
+
+    parser = Parser(
+        prog=_PROGRAM,
+        description="Timeline keeps conversations of people and agents as a tree: fork at any message, "
+        "summarize beside the originals, fit a context into a token budget, archive finished branches.",
+        epilog="Exit codes: 0 done, 1 the state does not allow it, 2 wrong usage, 3 the file is damaged or "
+        "foreign, 4 locked, 5 the system failed. `tl COMMAND --help` shows a command with an example.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{_PROGRAM} {version()}")
+    commands = parser.add_subparsers(
+        title="commands", dest="operation", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    for operation in timeline.OPERATIONS.values():
+        _add_command(commands, operation, argparse.RawDescriptionHelpFormatter)
+    return parser
+
+
+def _add_command(commands: Any, operation: Operation, formatter: Any) -> None:
+    command = commands.add_parser(
+        command_name(operation),
+        help=_percent(operation.help),
+        description=_percent(operation.help),
+        epilog=_percent(f"answer:  {operation.result}\nexample: {operation.example}"),
+        formatter_class=formatter,
+        allow_abbrev=False,
+    )
+    for argument in operation.arguments:
+        _add_argument(command, argument)
+    command.add_argument(
+        "--db", metavar="PATH", help="database file (default: TIMELINE_DB, else ~/.timeline.json)"
+    )
+
+
+def _add_argument(command: Any, argument: Argument) -> None:
+    text = _percent(argument.help)
+    if argument.default is not None:
+        text += f" (default: {argument.default})"
+    if argument.positional:
+        many = {"nargs": "+"} if argument.kind == "paths" else {}
+        command.add_argument(
+            argument.name, metavar=argument.name.rstrip("s").upper(), help=text, **many
+        )
+    elif argument.kind == "flag":
+        command.add_argument(
+            f"--{argument.flag}", dest=argument.name, action="store_true", help=text
+        )
+    elif argument.kind == "intent":
+        command.add_argument("--intent-tag", metavar="TAG", help=text)
+        command.add_argument(
+            "--intent-note", metavar="NOTE", help="a note to the tag; never part of a context"
+        )
+    elif argument.kind == "text":
+        command.add_argument(
+            f"--{argument.flag}",
+            dest=argument.name,
+            metavar="TEXT",
+            help=f"{text}; - reads standard input",
+        )
+        command.add_argument(
+            f"--{argument.flag}-file",
+            dest=f"{argument.name}_file",
+            metavar="PATH",
+            help="read it from a file",
+        )
+    else:
+        choices = (
+            {"choices": argument.choices}
+            if argument.choices
+            else {"metavar": argument.kind.upper()}
+        )
+        command.add_argument(
+            f"--{argument.flag}",
+            dest=argument.name,
+            required=argument.required,
+            help=text,
+            **choices,
+        )
+
+
+def _percent(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def version() -> str:
+    """The version, from pyproject.toml in a source checkout, else from the installed metadata."""
+    path = os.path.join(
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "pyproject.toml"
+    )
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("version ="):
+                    return line.split('"')[1]
+    except (OSError, IndexError):
+        pass
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        return installed_version("timeline")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+# ---- the database -------------------------------------------------------------------------------
+
+
+def database_path(option: str | None) -> tuple[str, str]:
+    """(path, where it comes from): the option, else TIMELINE_DB, else a file in the home folder."""
+    if option is not None:
+        if not option:
+            raise InvalidArgument("--db is empty: name a file")
+        return option, "option"
+    variable = os.environ.get("TIMELINE_DB")
+    if variable:
+        return variable, "variable"
+    home = os.environ.get("USERPROFILE") if sys.platform == "win32" else None
+    home = home or os.environ.get("HOME") or os.path.expanduser("~")
+    return os.path.join(home, ".timeline.json"), "default"
+
+
+def run(call: Call) -> None:
+    """Carry out a call and print its result."""
+    path, source = database_path(call.db)
+    checked = timeline.check_arguments(call.operation, call.values)
+    with_database = _COMMANDS.get(call.operation.name)
+    database = Database(path, notice=notice)
+    try:
+        if with_database is None:
+            print_json(database.run(call.operation.name, call.values))
+        else:
+            with_database(database, checked, source)
+    finally:
+        database.close()
+
+
+def _where(database: Database, checked: Json, source: str) -> None:
+    found = database.describe()
+    print_json({"path": found.pop("path"), "source": source, **found})
+
+
+def _doctor(database: Database, checked: Json, source: str) -> None:
+    report = database.run("doctor", {"repair_to": checked["repair_to"], "until": checked["until"]})
+    print_json(report)
+    if not report.get("ok", True):
+        raise SystemExit(1)
+
+
+def _compact(database: Database, checked: Json, source: str) -> None:
+    nodes = checked["purge"]
+    if not checked["yes"] and sys.stdin.isatty():
+        names = ", ".join(f"n{node}" for node in nodes)
+        write_error(f"Empty the content of {names} in {database.path} for ever? Type yes: ")
+        if sys.stdin.readline().strip() != "yes":
+            raise timeline.Refused("nothing was purged: not confirmed")
+    print_json(database.run("compact", {"purge": [f"n{node}" for node in nodes]}))
+
+
+def _tree(database: Database, checked: Json, source: str) -> None:
+    import timeline_export
+
+    if (checked["from"] is None) != (checked["to"] is None):
+        raise InvalidArgument("--from and --to go together")
+
+    def lines() -> Iterator[str]:
+        return timeline_export.ascii_tree(
+            database,
+            database.timeline_of(checked),
+            branch=checked["branch"],
+            first=checked["from"],
+            last=checked["to"],
+        )
+
+    for line in database.again_if_unfit(lines):
+        write_out(line + "\n")
+
+
+def _import(database: Database, checked: Json, source: str) -> None:
+    import timeline_import
+
+    database.via = "import"
+    result = database.again_if_unfit(
+        lambda: timeline_import.import_paths(
+            database,
+            checked["paths"],
+            format=checked["format"],
+            into=checked["into"],
+            dry_run=checked["dry_run"],
+            attachments=checked["attachments"],
+            progress=notice if sys.stderr.isatty() else None,
+            key=checked["idempotency_key"],
+        )
+    )
+    print_json(result)
+
+
+def _demo(database: Database, checked: Json, source: str) -> None:
+    import timeline_demo
+
+    timeline_demo.tell(write_out, None if source == "default" else database.path)
+
+
+_COMMANDS: dict[str, Callable[[Database, Json, str], None]] = {
+    "compact": _compact,
+    "demo": _demo,
+    "doctor": _doctor,
+    "import": _import,
+    "tree": _tree,
+    "where": _where,
+}
+
+
+# ---- the program --------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the program on `arguments` (default: the process's own) and return its exit code."""
+    try:
+        given = sys.argv[1:] if arguments is None else arguments
+        run(read_arguments(decode_arguments(given)))
+        return 0
+    except BrokenPipeError:
+        return _leave_quietly()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    except TimelineError as error:
+        return _fail(str(error), error.data, error.exit_code)
+    except OSError as error:
+        return _fail(_system_message(error), {"errno": error.errno}, EXIT_SYSTEM)
+    except (Exception, RecursionError) as error:  # noqa: BLE001 - the last line of defence
+        if os.environ.get("TIMELINE_DEBUG"):
+            raise
+        where = f"{type(error).__name__}: {error}"
+        return _fail(
+            f"internal error, please report it: {where}; TIMELINE_DEBUG=1 shows more",
+            {},
+            EXIT_DEFECT,
+        )
+
+
+def _fail(message: str, data: Mapping[str, Any], code: int) -> int:
+    try:
+        print_failure(message, data)
+    except (OSError, ValueError):
+        return _leave_quietly() or code
+    return code
+
+
+def _system_message(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    return f"the system failed: {error.strerror or error}{where}"
+
+
+def _leave_quietly() -> int:
+    """The reader of our output has gone: leave without the interpreter's complaint at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""Starts the terminal program `tl` from a source checkout; everything else comes from compiled modules."""
+
+import sys
+
+from timeline_cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
