@@ -30,9 +30,9 @@ THE LOG
   UTF-8 JSON Lines. Each line ends in `,"crc":"xxxxxxxx"}` and a newline, where crc is
   zlib.crc32 of the line before `,"crc"`, started with the crc of the line before it (the
   header's starts at 0). So a crc is a digest of everything up to it. `text` stands last but one.
-    {"timeline":"log","format_version":1,"log_id":"<32 hex>","generation":1,"prev_log_id":null,"created":1767225600,"crc":"0f9b8a17"}
+    {"timeline":"log","format_version":1,"log_id":"<32 hex>","generation":1,...,"crc":"0f9b8a17"}
     {"seq":1,"ts":1767225600,"op":"create","tl":0,"title":null,"estimator":"scalar4","crc":"..."}
-    {"seq":2,"ts":1767225601,"op":"append","tl":0,"id":1,"parent":0,"branch":"main","role":"user","tokens":2,"via":"cli","text":"Hello","crc":"..."}
+    {"seq":2,"ts":1767225601,"op":"append","tl":0,"id":1,...,"tokens":2,"text":"Hello","crc":"..."}
     {"seq":3,"ts":1767225602,"op":"fork","tl":0,"node":1,"name":"try","of":"main","crc":"..."}
     {"seq":4,"ts":1767225603,"op":"append","more":1,"tl":0,"id":2,"parent":1,...}
     {"seq":4,"ts":1767225603,"op":"append","tl":0,"id":3,"parent":2,...}
@@ -198,7 +198,8 @@ class WriteFailed(TimelineError):
 
 
 class _IndexUnfit(Exception):
-    """A derived file disagrees with the log: drop the index and rebuild it. Never leaves the engine."""
+    """A derived file disagrees with the log: drop the index and rebuild it. Never leaves the
+    engine."""
 
 
 def _unknown_node(node: int) -> NotFound:
@@ -340,7 +341,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "append",
-        "Add a message behind the head of the current branch, or of --branch, and move that head to it.",
+        "Add a message behind the head of the current branch, or of --branch, and move that head "
+        "to it.",
         (
             Argument("role", "choice", "who speaks", required=True, choices=ROLES),
             Argument(
@@ -387,7 +389,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "drop_branch",
-        "Forget a branch's name. Its nodes stay readable by id. The current branch cannot be dropped.",
+        "Forget a branch's name. Its nodes stay readable by id. The current branch cannot be "
+        "dropped.",
         (Argument("name", "branch", "the branch", required=True),),
         '{"dropped":"plan-b"}',
         "tl drop-branch --name plan-b",
@@ -408,7 +411,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "budget",
-        "Pick what a model should see of a path so that it costs at most --max tokens; summaries and "
+        "Pick what a model should see of a path so that it costs at most --max tokens; summaries "
+        "and "
         "placeholders stand for what is left out.",
         (
             *_TARGET,
@@ -471,7 +475,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "summarize",
-        "Write a summary beside the originals it stands for; fork from it to go on with the summary "
+        "Write a summary beside the originals it stands for; fork from it to go on with the "
+        "summary "
         "in their place. It speaks only where the whole interval lies on the path.",
         (
             Argument("from", "node", "first node of the interval", required=True),
@@ -528,7 +533,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "archive_branch",
-        "Move a finished branch to the archive: summarized, unpinned, not current. It stays readable.",
+        "Move a finished branch to the archive: summarized, unpinned, not current. It stays "
+        "readable.",
         (Argument("branch", "branch", "the branch", flag="name", required=True), _SCOPE),
         '{"archived":["n2","n3"]}',
         "tl archive-branch --name plan-b",
@@ -615,7 +621,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "doctor",
-        "Check the whole file and its index; with --repair-to write what is readable to a new file.",
+        "Check the whole file and its index; with --repair-to write what is readable to a new "
+        "file.",
         (
             Argument("repair_to", "path", "the new database; the old one is never touched"),
             Argument("until", "count", "with --repair-to: stop after this seq"),
@@ -626,7 +633,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "compact",
-        "Empty the content of nodes for ever (for secrets): text, note, source and blocks. Numbers, "
+        "Empty the content of nodes for ever (for secrets): text, note, source and blocks. "
+        "Numbers, "
         "tokens and audit stay.",
         (
             Argument("purge", "nodes", "the nodes to empty", required=True),
@@ -674,7 +682,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "demo",
-        "Tell the whole story in a fresh database: import, fork, summarize, budget, archive, thaw, tree.",
+        "Tell the whole story in a fresh database: import, fork, summarize, budget, archive, "
+        "thaw, tree.",
         (),
         "the story, as text",
         "tl demo",
@@ -701,7 +710,8 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
             if name == "idempotency_key":
                 raise InvalidArgument(f"{operation.name} only reads: it takes no idempotency key")
             raise InvalidArgument(
-                f"unknown argument {quoted(name)}: {operation.name} takes {', '.join(known) or 'none'}"
+                f"unknown argument {quoted(name)}: {operation.name} takes "
+                f"{', '.join(known) or 'none'}"
             )
         if value is not None:
             checked[name] = _CHECKS[argument.kind](argument, value)
@@ -760,7 +770,8 @@ def _check_text(argument: Argument, value: object) -> str:
     size = len(text) if text.isascii() else len(text.encode())
     if size > TEXT_BYTES_MAX:
         raise InvalidArgument(
-            f"{argument.name} is {size} bytes of UTF-8, above the limit of {TEXT_BYTES_MAX}: split it",
+            f"{argument.name} is {size} bytes of UTF-8, above the limit of {TEXT_BYTES_MAX}: "
+            "split it",
             bytes=size,
             max_bytes=TEXT_BYTES_MAX,
         )
@@ -990,7 +1001,7 @@ def _json_codec() -> tuple[Callable[[Any], str], Callable[[str], Any], Callable[
             value, end = scan(text, 0)
         except (StopIteration, SystemError, TypeError):  # TypeError: NaN and Infinity
             return loads_slow(text)
-        return value if end == len(text) else loads_slow(text)
+        return value if end == len(text) or text[end:].isspace() else loads_slow(text)
 
     def loads_string(literal: str) -> str:
         return str(scanstring(literal, 1, True)[0])
@@ -1012,7 +1023,8 @@ def encode_line(record: Json, crc: int) -> tuple[bytes, int]:
 
 
 def line_crc(line: bytes, crc: int) -> int | None:
-    """The crc of a whole `line` behind a line with `crc`; None if the line is not whole and right."""
+    """The crc of a whole `line` behind a line with `crc`; None if the line is not whole and
+    right."""
     if line[-19:-11] != b',"crc":"' or line[-3:] != b'"}\n':
         return None
     crc = zlib.crc32(line[:-19], crc)
@@ -1092,7 +1104,8 @@ def parse_header(line: bytes, path: str) -> Header:
         record = decode_line(line)
     except (ValueError, RecursionError):
         raise Corrupt(
-            f"{path} is no Timeline database (line 1, byte 0 is no header of one): choose another --db",
+            f"{path} is no Timeline database (line 1, byte 0 is no header of one): choose "
+            "another --db",
             line=1,
             byte=0,
         ) from None
@@ -1101,7 +1114,8 @@ def parse_header(line: bytes, path: str) -> Header:
         raise Corrupt(foreign_message(record, path), line=1, byte=0)
     if type(version) is not int or version > FORMAT_VERSION:
         raise UnknownVersion(
-            f"{path} has format_version {version!s:.40}; this program knows up to {FORMAT_VERSION}: upgrade it",
+            f"{path} has format_version {version!s:.40}; this program knows up to "
+            f"{FORMAT_VERSION}: upgrade it",
             line=1,
             byte=0,
             format_version=version,
@@ -1113,7 +1127,8 @@ def parse_header(line: bytes, path: str) -> Header:
         return Header(record, len(line), crc)
     except KeyError:
         raise Corrupt(
-            f"{path}: line 1, byte 0: the header is damaged; `doctor --repair-to NEW` reads what is left",
+            f"{path}: line 1, byte 0: the header is damaged; `doctor --repair-to NEW` reads what "
+            "is left",
             line=1,
             byte=0,
         ) from None
@@ -1156,7 +1171,8 @@ def placeholder_hash(first: int, last: int) -> int:
 
 
 def to_runs(numbers: Iterable[int]) -> list[list[int]]:
-    """`numbers` in their order as [first, last] runs of consecutive ones: [4,5,6,9] -> [[4,6],[9,9]]."""
+    """`numbers` in their order as [first, last] runs of consecutive ones: [4,5,6,9] ->
+    [[4,6],[9,9]]."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] + 1 == number:
@@ -1249,7 +1265,8 @@ class Rows:
         last: int = 0,
         previous: int = 0,
     ) -> None:
-        """Append the row of the next node. O(1): depth, prefix and jump come from the parent's row."""
+        """Append the row of the next node. O(1): depth, prefix and jump come from the parent's
+        row."""
         above = self[parent]
         depth = above[DEPTH]
         jump = parent
@@ -1758,7 +1775,8 @@ _APPLY: dict[str, Callable[[State, TimelineState, Rows, Json, int, int], None]] 
 
 
 def ancestor_at(rows: Rows, node: int, depth: int) -> int:
-    """The ancestor of `node` at `depth` (the root has 0), `node` itself where it is that deep. O(log)."""
+    """The ancestor of `node` at `depth` (the root has 0), `node` itself where it is that deep.
+    O(log)."""
     row = rows[node]
     while row[DEPTH] > depth:
         far = rows[row[JUMP]]
@@ -1911,7 +1929,8 @@ class Summaries:
         self._stale_for = 0
 
     def update(self, rows: Rows, newest: int, head_of: Callable[[int, Row], Json]) -> None:
-        """Take in what came after the last update; `newest` is the timeline's newest real summary."""
+        """Take in what came after the last update; `newest` is the timeline's newest real
+        summary."""
         fresh = []
         node = newest
         while node > self.newest:
@@ -2734,7 +2753,8 @@ def own_depth(rows: Rows, timeline: TimelineState, branch: Branch) -> int:
 def archive_reasons(
     rows: Rows, timeline: TimelineState, branch: Branch, own: bool, real: Iterable[tuple[int, int]]
 ) -> list[Json]:
-    """What stands in the way of archiving; [] if nothing. `real`: intervals of the real summaries."""
+    """What stands in the way of archiving; [] if nothing. `real`: intervals of the real
+    summaries."""
     top = own_depth(rows, timeline, branch) if own else 1
     reasons: list[Json] = []
     if timeline.current == branch.name:
@@ -3102,7 +3122,8 @@ if sys.platform != "win32":
         return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
 
     def _wait_for_lock(path: str, kind: int, wait_s: float) -> int:
-        """A descriptor with the lock. A thread blocks in flock, since polling starves under load."""
+        """A descriptor with the lock. A thread blocks in flock, since polling starves under
+        load."""
         import threading
 
         guard = threading.Lock()
@@ -3238,7 +3259,8 @@ class Lookup:
 
 
 def lookup_table(count: int) -> int:
-    """The table that entry number `count` (from 0) belongs into: half of all slots before it are used."""
+    """The table that entry number `count` (from 0) belongs into: half of all slots before it are
+    used."""
     return (count // (_FIRST_TABLE_SLOTS // 2) + 1).bit_length() - 1
 
 
@@ -3255,7 +3277,8 @@ def lookup_file_bytes(count: int) -> int:
 
 
 def index_header(magic: bytes, log_id: str, index_id: str) -> bytes:
-    """First 64 bytes of `rows` and `lookup`: which log, and which build of its index, they belong to."""
+    """First 64 bytes of `rows` and `lookup`: which log, and which build of its index, they
+    belong to."""
     body = (magic + bytes.fromhex(log_id) + bytes.fromhex(index_id)).ljust(60, b"\0")
     return body + _CRC_FIELD.pack(zlib.crc32(body))
 
@@ -3521,7 +3544,8 @@ class Store:
         raise Corrupt(f"{self.path}: line 1, byte 0: the header cannot be read", line=1, byte=0)
 
     def replay_alone(self, pause_at: int) -> None:
-        """Read the whole log without the index; `state_on_the_way` is the state at byte `pause_at`."""
+        """Read the whole log without the index; `state_on_the_way` is the state at byte
+        `pause_at`."""
         self.open_raw()
         self.header = self._read_header()
         self._start_empty()
@@ -3623,7 +3647,8 @@ class Store:
         return parse_header(start[: newline + 1], self.path)
 
     def _load_index(self) -> int:
-        """Start from the checkpoint if it fits the log, else from nothing; what it claims to know of
+        """Start from the checkpoint if it fits the log, else from nothing; what it claims to know
+        of
         this log, in bytes, is returned if it does not fit."""
         plain = self.index.read_state()
         self.damage = None
@@ -3672,7 +3697,8 @@ class Store:
             self.checkpoint()
 
     def _replay(self, size: int) -> str | None:
-        """Apply the complete transactions of end..size; what is wrong with what stopped it, or None."""
+        """Apply the complete transactions of end..size; what is wrong with what stopped it, or
+        None."""
         started = time.monotonic()
         shown = 0
         group: list[tuple[Json, int, int]] = []
@@ -3698,7 +3724,8 @@ class Store:
         """Apply `lines` (without newlines) that begin at `offset` behind a line with `crc`.
 
         `group` holds the lines of a transaction that is not complete yet, here and from call to
-        call. Returns what is wrong with the first line that cannot be applied, or None, and the crc.
+        call. Returns what is wrong with the first line that cannot be applied, or None, and the
+        crc.
         """
         state, rows = self.state, self.rows
         wanted = state.seq + 1
@@ -3783,7 +3810,8 @@ class Store:
             yield [b"".join(rest)], start
 
     def _seq_if_valid(self, line: bytes, before: bytes) -> int:
-        """The seq of a line whose crc follows from the crc printed in the line before it, else -1."""
+        """The seq of a line whose crc follows from the crc printed in the line before it, else
+        -1."""
         try:
             if line_crc(line + b"\n", int(before[-10:-2], 16)) is None:
                 return -1
@@ -3801,7 +3829,8 @@ class Store:
             else "`doctor --repair-to NEW` writes what is left to a new file"
         )
         return kind(
-            f"{self.path}: line {line}, byte {offset}: {what}; what is before it stays readable; {advice}",
+            f"{self.path}: line {line}, byte {offset}: {what}; what is before it stays readable; "
+            f"{advice}",
             line=line,
             byte=offset,
         )
@@ -3835,7 +3864,8 @@ class Store:
         self.disk.sync_folder(os.path.dirname(self.path))
 
     def prepare(self) -> None:
-        """Make the log ready for writing: caught up, undamaged, without a torn tail, under the lock."""
+        """Make the log ready for writing: caught up, undamaged, without a torn tail, under the
+        lock."""
         self.refresh()
         if self.damage is not None:
             raise self.damage
@@ -3859,11 +3889,13 @@ class Store:
             self.disk.close(file)
         self.disk.truncate(self._log, self.end)
         self.notice(
-            f"{self.path}: {len(torn)} bytes of an unfinished write at byte {self.end} moved to {self.path}.torn"
+            f"{self.path}: {len(torn)} bytes of an unfinished write at byte {self.end} moved to "
+            f"{self.path}.torn"
         )
 
     def commit(self, records: list[Json], now: int) -> None:
-        """Make `records` one transaction of the log. Call after `prepare`, under the exclusive lock.
+        """Make `records` one transaction of the log. Call after `prepare`, under the exclusive
+        lock.
 
         Raises:
             WriteFailed: nothing is stored; the log was cut back and the handles are dropped, since
@@ -3943,7 +3975,8 @@ class Store:
             self.synced = self.end
 
     def checkpoint(self) -> None:
-        """Write the index up to `end`. Failures are swallowed: it can be rebuilt, the log cannot."""
+        """Write the index up to `end`. Failures are swallowed: it can be rebuilt, the log
+        cannot."""
         try:
             if self.rows.read is None:
                 self.rows, self.lookup = self.index.build(
@@ -4015,7 +4048,8 @@ class Store:
         return line
 
     def node_lines(self, spots: Iterable[Spot]) -> Iterator[bytes]:
-        """The nodes' lines in the order given; adjacent ones are fetched together and all checked."""
+        """The nodes' lines in the order given; adjacent ones are fetched together and all
+        checked."""
         group: list[Spot] = []
         start = end = 0
         for spot in spots:
@@ -4090,7 +4124,8 @@ class Store:
 
 
 def _printed_crc(raw: bytes, place: int) -> int:
-    """The crc that the line before `place` ends in; -1, which matches nothing, if it is unreadable."""
+    """The crc that the line before `place` ends in; -1, which matches nothing, if it is
+    unreadable."""
     try:
         return int(raw[place - 11 : place - 3], 16)
     except ValueError:
@@ -4249,14 +4284,16 @@ def _compare_index(store: Store, fresh: Store, plain: Json) -> list[str]:
             start = (first - 1) * ROW_BYTES
             if raw != fresh.rows.tail[start : start + len(raw)]:
                 found.append(
-                    f"the index's rows from n{first} on differ from the log: delete the .index folder"
+                    f"the index's rows from n{first} on differ from the log: delete the .index "
+                    "folder"
                 )
                 break
         lookup.read = index.lookup_in_memory().read
         for key, offset in fresh.lookup_entries():
             if offset < plain["valid_off"] and offset not in lookup.find(key):
                 found.append(
-                    f"the index does not know the key of the line at byte {offset}: delete the .index folder"
+                    f"the index does not know the key of the line at byte {offset}: delete the "
+                    ".index folder"
                 )
                 break
     except (_IndexUnfit, OSError) as error:
@@ -4666,7 +4703,8 @@ class _Writing:
             raise missing_database(store.path)
         if not os.path.isdir(os.path.dirname(store.path) or "."):
             raise NotFound(
-                f"the folder {os.path.dirname(store.path)} does not exist: make it, or choose another --db",
+                f"the folder {os.path.dirname(store.path)} does not exist: make it, or choose "
+                "another --db",
                 path=store.path,
             )
         if not self._create or os.path.exists(store.path):
@@ -4768,7 +4806,8 @@ class Units:
         return unit if unit >= 0 and self.lasts[unit] >= place else None
 
     def inside(self, first: int, last: int) -> tuple[int, int]:
-        """(first, last) of the units that lie whole in places first..last; last < first if none does."""
+        """(first, last) of the units that lie whole in places first..last; last < first if none
+        does."""
         from bisect import bisect_left, bisect_right
 
         return bisect_left(self.firsts, first), bisect_right(self.lasts, last) - 1
@@ -4825,7 +4864,8 @@ class Database:
         return self.again_if_unfit(lambda: method(self, checked))
 
     def again_if_unfit(self, action: Callable[[], Any]) -> Any:
-        """The result of `action`; if it meets a damaged index, that is rebuilt and it runs once more."""
+        """The result of `action`; if it meets a damaged index, that is rebuilt and it runs once
+        more."""
         try:
             return action()
         except _IndexUnfit:
@@ -4959,7 +4999,8 @@ class Database:
         return chosen
 
     def _row(self, store: Store, node: int) -> Row:
-        """The row of a node (0: the root's). Raises NotFound, or Corrupt if it may lie in the damage."""
+        """The row of a node (0: the root's). Raises NotFound, or Corrupt if it may lie in the
+        damage."""
         if node > len(store.rows):
             if store.damage is not None:
                 raise store.damage
@@ -5091,7 +5132,8 @@ class Database:
         return self._change(a, "fork", plan, dict)
 
     def parent_branch(self, store: Store, timeline: TimelineState, node: int) -> str | None:
-        """The branch a fork at `node` comes from: the current one if its path holds the node, else the
+        """The branch a fork at `node` comes from: the current one if its path holds the node, else
+        the
         oldest that does; for a summary on no path the same is asked of the end of its interval."""
         rows = store.rows
         while True:
@@ -5483,7 +5525,8 @@ class Database:
             is_message = not store.rows[node][FLAGS] & KIND_SUMMARY
             if bare and is_message and watermark(store.rows, timeline, node, covered) == node:
                 raise Refused(
-                    f"n{node} holds a finished stretch together and no summary covers it: summarize it first"
+                    f"n{node} holds a finished stretch together and no summary covers it: "
+                    "summarize it first"
                 )
             return [{"op": "unpin", "tl": tl, "node": node}]
 
@@ -5565,7 +5608,8 @@ class Database:
         return record
 
     def _check_interval(self, store: Store, first: int, last: int) -> None:
-        """Raises unless `first` is `last` or an ancestor of it, both being messages or summaries."""
+        """Raises unless `first` is `last` or an ancestor of it, both being messages or
+        summaries."""
         for node in (first, last):
             self._ordinary(store, node, "summarized")
         rows = store.rows
@@ -5608,7 +5652,8 @@ class Database:
             raise Refused(f"n{older} is no summary: only a real summary can be superseded")
         if (row[FROM], row[TO]) != (record["from"], record["to"]):
             raise Refused(
-                f"n{older} stands for n{row[FROM]}..n{row[TO]}, not for n{record['from']}..n{record['to']}: "
+                f"n{older} stands for n{row[FROM]}..n{row[TO]}, not for "
+                f"n{record['from']}..n{record['to']}: "
                 "a new version has the same interval"
             )
         newest = self.summaries_of(tl).newest_of_chain(older)
@@ -5965,7 +6010,8 @@ class Importing:
     """Many records as one transaction, or several where `commit` is called in between.
 
     Each record is applied to the state in memory at once, so that questions see it, and lies in a
-    buffer until `commit` writes all of them with one fsync. If the block is left by an exception, or
+    buffer until `commit` writes all of them with one fsync. If the block is left by an exception,
+    or
     in a dry run, the buffer is dropped and the state read anew from the log.
     """
 
@@ -6522,7 +6568,8 @@ def placeholder_text(first: int, last: int, count: int) -> str:
 def too_long(count: int) -> Refused:
     """The error for an answer of more messages than one call gives."""
     return Refused(
-        f"result too long: {count} messages, above {MESSAGES_MAX}; narrow it with --last, --before, "
+        f"result too long: {count} messages, above {MESSAGES_MAX}; narrow it with --last, "
+        "--before, "
         "--node or a smaller --max",
         messages=count,
         max_messages=MESSAGES_MAX,

@@ -48,6 +48,8 @@ def write_error(text: str) -> None:
 
 
 def _write(stream: Any, text: str) -> None:
+    if stream is None:  # closed by whoever started us
+        return
     data = text.encode("utf-8", "backslashreplace")
     raw = getattr(stream, "buffer", None)
     if raw is None:  # replaced by a program that calls `main`
@@ -104,7 +106,8 @@ def decode_arguments(arguments: list[str]) -> list[str]:
             decoded.append(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise InvalidArgument(
-                f"argument {number} is no UTF-8: byte 0x{raw[error.start]:02x} at position {error.start}",
+                f"argument {number} is no UTF-8: byte 0x{raw[error.start]:02x} at position "
+                f"{error.start}",
                 argument=number,
                 position=error.start,
             ) from None
@@ -192,8 +195,7 @@ def _option(arguments: list[str], position: int) -> tuple[str, str | None, int]:
         raise Unusual
     name, equals, value = option[2:].partition("=")
     if equals:
-        # A value that follows `=` is meant literally, also a lone `-`.
-        return name, "\0" + value if value == "-" else value, position + 1
+        return name, "\0-" if value == "-" else value, position + 1
     if position + 1 == len(arguments):
         return name, None, position + 1
     value = arguments[position + 1]
@@ -270,14 +272,16 @@ def decode_text(data: bytes, source: str) -> str:
     if len(data) > timeline.TEXT_BYTES_MAX:
         size = f"{timeline.TEXT_BYTES_MAX + 1} bytes or more"
         raise InvalidArgument(
-            f"text from {source} is {size}, above the limit of {timeline.TEXT_BYTES_MAX} bytes: split it",
+            f"text from {source} is {size}, above the limit of {timeline.TEXT_BYTES_MAX} bytes: "
+            "split it",
             max_bytes=timeline.TEXT_BYTES_MAX,
         )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidArgument(
-            f"text from {source} is no UTF-8: byte 0x{data[error.start]:02x} at position {error.start}",
+            f"text from {source} is no UTF-8: byte 0x{data[error.start]:02x} at position "
+            f"{error.start}",
             position=error.start,
         ) from None
 
@@ -291,7 +295,7 @@ def _read_with_argparse(arguments: list[str]) -> Call:
         write_error(parser.format_help())
         raise SystemExit(2)
     # Command names come first for argparse; what stands before them is moved behind.
-    parsed = vars(parser.parse_args(_command_first(arguments)))
+    parsed = vars(parser.parse_args(_command_first(_literal_dashes(arguments))))
     operation = timeline.OPERATIONS[parsed["operation"].replace("-", "_")]
     call = Call(operation)
     call.db = parsed.get("db")
@@ -321,6 +325,14 @@ def _text_value(argument: Argument, value: str | None, path: str | None) -> obje
     return option_value(argument, value or "")
 
 
+def _literal_dashes(arguments: list[str]) -> list[str]:
+    """`--text=-` means a dash, `--text -` standard input: mark the first, which argparse forgets."""
+    return [
+        each[:-1] + "\0-" if each.startswith("--") and each.endswith("=-") else each
+        for each in arguments
+    ]
+
+
 def _command_first(arguments: list[str]) -> list[str]:
     position = 0
     while position < len(arguments) and arguments[position].startswith("--"):
@@ -346,10 +358,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser = Parser(
         prog=_PROGRAM,
-        description="Timeline keeps conversations of people and agents as a tree: fork at any message, "
-        "summarize beside the originals, fit a context into a token budget, archive finished branches.",
-        epilog="Exit codes: 0 done, 1 the state does not allow it, 2 wrong usage, 3 the file is damaged or "
-        "foreign, 4 locked, 5 the system failed. `tl COMMAND --help` shows a command with an example.",
+        description="Timeline keeps conversations of people and agents as a tree: fork at any "
+        "message, summarize beside the originals, fit a context into a token budget, archive.",
+        epilog="Exit codes: 0 done, 1 the state does not allow it, 2 wrong usage, 3 the file is "
+        "damaged or foreign, 4 locked, 5 the system failed. `tl COMMAND --help` shows an example.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{_PROGRAM} {version()}")
@@ -575,7 +587,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(str(error), error.data, error.exit_code)
     except OSError as error:
         return _fail(_system_message(error), {"errno": error.errno}, EXIT_SYSTEM)
-    except (Exception, RecursionError) as error:  # noqa: BLE001 - the last line of defence
+    except (Exception, RecursionError) as error:  # the last line of defence
         if os.environ.get("TIMELINE_DEBUG"):
             raise
         where = f"{type(error).__name__}: {error}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from kit.model import TOKENS_MAX, Branch, Model, ModelError, Node, Tree, check_shape
@@ -28,6 +29,8 @@ TEXTS = (
     "apple",
     "An apple a day keeps the doctor away, they say.",
     "Straße, STRASSE, strasse: ß and ẞ fold alike. İstanbul ΣΑΣ σας.",
+    "GROSSE STRASSE",
+    "große straße",
     "你好，世界。今天我们讨论预算。",
     "日本語のテキストと한국어 텍스트",
     "مرحبا שלום",
@@ -83,6 +86,12 @@ class RandomSteps:
             self.context: 3,
             self.search: 3,
             self.small_reads: 2,
+            self.plan_held: 2,
+            self.plan_tool_unit: 1,
+            self.plan_stale_retry: 1,
+            self.plan_expiry: 2,
+            self.plan_marked_budget: 3,
+            self.below_cold: 3,
             self.retry: 4,
             self.key_of_another: 2,
             self.clock: 2,
@@ -221,6 +230,9 @@ class RandomSteps:
             args["timeline_id"] = f"tl{tree.number}"
         return args
 
+    def named_in(self, tree: Tree, args: Args) -> Args:
+        return {**args, "timeline_id": f"tl{tree.number}"}
+
     def by_node(self, tree: Tree, args: Args) -> Args:
         if "n0" in (args.get("node"), args.get("before")) or self.chance(0.3):
             return self.by_name(tree, args)
@@ -352,6 +364,52 @@ class RandomSteps:
             node = self.one_of(tree, left_out) or "n0"
         return None if node == "n0" else self.on_node("include", node, tree)
 
+    def plan_held(self) -> Step | None:
+        """Pin just under the watermark, summarize something, take the pin off."""
+        tree = self.tree()
+        through = [
+            b
+            for b in tree.live()
+            if any(self.model.nodes[n].kind == "real" for n in self.model.path(b.head))
+        ]
+        branch = self.rng.choice(through) if through and self.chance(0.6) else self.live(tree)
+
+        def pin() -> Step | None:
+            path = self.model.path(branch.head)
+            bare = [n for n in path if not self.model.is_covered(n)]
+            return self.on_node("pin", f"n{bare[0]}", tree) if bare else None
+
+        def unpin() -> Step | None:
+            pinned = [n for n in self.model.path(branch.head) if n in self.model.pins]
+            return self.on_node("unpin", f"n{self.rng.choice(pinned)}", tree) if pinned else None
+
+        self.queue += [pin, self.rng.choice((self.summarize, self.budget)), unpin]
+        return self.append_to(tree, branch.name)()
+
+    def plan_tool_unit(self) -> Step | None:
+        """One call with results on two branches; one result pinned, another to be excluded."""
+        tree = self.tree()
+        branch = self.live(tree)
+        if branch.head == 0 or branch.head in self.model.cold:
+            return None
+        first = self.model.unit_first(branch.head)
+        name = f"unit {self.count}"
+
+        def result(on: str) -> Maker:
+            said = {"role": "tool", "text": "a result", "branch": on}
+            return lambda: {"op": "append", "args": self.named_in(tree, said)}
+
+        def mark(op: str) -> Maker:
+            def make() -> Step | None:
+                unit = [n.number for n in self.nodes(tree) if self.model.unit_first(n.number) == first]
+                return self.on_node(op, f"n{self.rng.choice(unit)}", tree)
+
+            return make
+
+        ops = self.rng.choice((("pin", "exclude"), ("exclude", "pin"), ("exclude", "include")))
+        self.queue += [result(branch.name), result(name), mark(ops[0]), mark(ops[1])]
+        return {"op": "fork", "args": {"node": f"n{first}", "name": name}}
+
     # --- summaries ------------------------------------------------------------------------------
 
     def summary(self, tree: Tree, first: int, last: int, **more: Any) -> Step:
@@ -436,6 +494,8 @@ class RandomSteps:
             args["tokens"] += 1
         elif self.chance(0.2):
             args["intent"] = {"tag": "again"}
+        elif self.chance(0.2):
+            args["supersede"] = f"n{max(self.model.chain(s.number))}"
         elif len(args.get("derived_from", [])) > 2 and self.chance(0.2):
             args["derived_from"] = args["derived_from"][:-1][::-1]
         self.key(args)
@@ -459,32 +519,93 @@ class RandomSteps:
 
     def budget(self) -> Step | None:
         tree = self.tree()
-        args = self.target(tree, {"max_tokens": 0})
+        return self.budget_on(self.target(tree, {}))
+
+    def budget_on(self, args: Args) -> Step:
         if self.chance(0.35):
             args["order"] = self.rng.choice(("turns", "tiers"))
-        try:
-            self.model.run("budget", {**args, "dry_run": True})
-            required = 0
-        except ModelError as error:
-            required = (error.data or {}).get("required_tokens", 0)
-        whole = {**args, "max_tokens": TOKENS_MAX, "dry_run": True}
-        try:
+        required = self.required(args)
+        everything = required + 100
+        with suppress(ModelError):
+            whole = {**args, "max_tokens": TOKENS_MAX, "dry_run": True}
             everything = self.model.run("budget", whole)["total_tokens"]
-        except ModelError:
-            everything = 100
         between = required + int((everything - required) * self.rng.random() ** 2)
-        args["max_tokens"] = max(
-            0,
-            self.rng.choice(
-                (required, required, required - 1, required + 1, between, between, between,
-                 everything - 1, everything)
-            ),
-        )  # fmt: skip
+        near = (required, required, required - 1, required + 1, everything - 1, everything)
+        args["max_tokens"] = max(0, self.rng.choice((*near, between, between, between)))
         if self.chance(0.25):
             args["dry_run"] = True
         else:
             self.key(args)
         return {"op": "budget", "args": args}
+
+    def required(self, args: Args) -> int:
+        """Tokens of the cheapest layout for this target."""
+        try:
+            self.model.run("budget", {**args, "max_tokens": 0, "dry_run": True})
+        except ModelError as error:
+            return int((error.data or {}).get("required_tokens", 0))
+        return 0
+
+    def plan_marked_budget(self) -> Step | None:
+        """Overlapping summaries, one in two versions, marks here and there, and tight budgets."""
+        tree = self.tree()
+        branch = self.live(tree)
+        path = self.model.path(branch.head)
+        if len(path) < 4:
+            return None
+
+        def some(*, wide: bool) -> Maker:
+            a, b = sorted(self.rng.sample(path[:-1], 2))
+            if wide:
+                a = path[0]
+            said = {"from": f"n{a}", "to": f"n{b}", "summary": self.text()}
+            said["tokens"] = self.rng.choice((1, 20, 33, 70))
+            return lambda: {"op": "summarize", "args": said}
+
+        def exclude() -> Step | None:
+            real = [s.number for s in self.nodes(tree, "real") if s.last in path]
+            fit = real[-2:] if self.chance(0.5) else list(path)
+            return self.on_node("exclude", f"n{self.rng.choice(fit or path)}", tree)
+
+        def ask() -> Step:
+            return self.budget_on(self.named_in(tree, {"branch": branch.name}))
+
+        plan = [some(wide=True), some(wide=False), self.new_version, exclude, exclude]
+        self.queue += [m for m in plan if self.chance(0.75)] + [ask, ask]
+        return self.queue.pop(0)()
+
+    def plan_stale_retry(self) -> Step | None:
+        """A keyed budget that shows a summary, asked again when that summary has become stale."""
+        tree = self.tree()
+        branch = self.live(tree)
+        path = self.model.path(branch.head)
+        if len(path) < 3:
+            return None
+        first, last = f"n{path[0]}", f"n{path[-2]}"
+        key = f"stale-{self.count}"
+        mine: list[Node] = []  # the summary the other is made of
+
+        def whole() -> Step | None:
+            mine.extend(self.nodes(tree, "real")[-1:])
+            if not mine:
+                return None
+            sources = [f"n{mine[0].number}"]
+            said = {"from": first, "to": last, "summary": "of a summary", "tokens": 1}
+            return {"op": "summarize", "args": {**said, "derived_from": sources}}
+
+        def ask() -> Step | None:
+            said = self.named_in(tree, {"branch": branch.name})
+            more = {"max_tokens": self.required(said), "idempotency_key": key}
+            return {"op": "budget", "args": {**said, **more}}
+
+        def better() -> Step | None:
+            if not mine:
+                return None
+            old = mine[0]
+            return self.summary(tree, old.first, old.last, supersede=f"n{old.number}")
+
+        self.queue += [whole, ask, better, ask]
+        return {"op": "summarize", "args": {"from": first, "to": first, "summary": self.text()}}
 
     # --- archive --------------------------------------------------------------------------------
 
@@ -506,15 +627,18 @@ class RandomSteps:
         if not others:
             return self.fork()
         branch = self.rng.choice(others)
-        others_pass: list[Maker] = [self.cover(tree, branch)]
-        others_pass += [self.unpin_all(tree, branch)] * 3
-        others_pass.append(lambda: self.archive(branch, tree) if branch.status == "live" else None)
+        plan = [self.stray_child(tree, branch)] * 3 if self.chance(0.3) else []
+        plan.append(self.cover(tree, branch))
+        plan += [self.unpin_all(tree, branch)] * 3
+        plan.append(lambda: self.archive(branch, tree) if branch.status == "live" else None)
         if self.chance(0.4):
-            others_pass.append(self.fork_last_summary(tree))
+            plan.append(self.fork_last_summary(tree))
+        if self.chance(0.3):
+            plan += self.archived_twice(tree, branch.name)
         if self.chance(0.4):
-            others_pass.append(self.thaw)
-        self.queue += others_pass
-        return self.queue.pop(0)()
+            plan.append(self.thaw)
+        self.queue += plan
+        return self.draw()
 
     def cover(self, tree: Tree, branch: Branch) -> Maker:
         def make() -> Step | None:
@@ -529,6 +653,79 @@ class RandomSteps:
             first = bare[0] if self.chance(0.6) else path[0]
             last = branch.head if self.chance(0.5) else bare[-1]
             return self.summary(tree, first, last)
+
+        return make
+
+    def stray_child(self, tree: Tree, branch: Branch) -> Maker:
+        """In three goes a message below the branch that no branch shows: it stays hot."""
+        name = f"stray {self.count}"
+
+        def make() -> Step | None:
+            stray = [b for b in tree.live() if b.name == name]
+            if not stray:
+                own = self.model.own_nodes(tree, branch)
+                fit = [n for n in own if n not in self.model.cold]
+                if not fit or any(b.name == name for b in tree.branches):
+                    return None
+                return {"op": "fork", "args": {"node": f"n{self.rng.choice(fit)}", "name": name}}
+            if stray[0].head == stray[0].fork_node:
+                return self.append_to(tree, name)()
+            return {"op": "drop_branch", "args": self.named_in(tree, {"name": name})}
+
+        return make
+
+    def archived_twice(self, tree: Tree, name: str) -> list[Maker]:
+        """Another branch of the name goes the same way, then one of the two comes back."""
+
+        def fork() -> Step | None:
+            node = self.node(tree)
+            if node is None or any(b.name == name for b in tree.live()):
+                return None
+            return {"op": "fork", "args": {"node": node, "name": name}}
+
+        def named() -> Branch | None:
+            return next((b for b in self.others(tree) if b.name == name), None)
+
+        def cover() -> Step | None:
+            branch = named()
+            return self.cover(tree, branch)() if branch else None
+
+        def archive() -> Step | None:
+            branch = named()
+            return self.archive(branch, tree) if branch else None
+
+        def thaw() -> Step:
+            return {"op": "thaw", "args": self.named_in(tree, {"name": name})}
+
+        return [fork, self.append_to(tree, name), cover, archive, thaw, thaw]
+
+    def below_cold(self) -> Step | None:
+        """Something with a hot node below cold ones."""
+        tree = self.tree()
+        cold = self.model.cold
+        fit = [
+            n.number
+            for n in self.nodes(tree)
+            if n.number not in cold and any(p in cold for p in self.model.path(n.number))
+        ]
+        if not fit:
+            return None
+        node = f"n{self.rng.choice(fit)}"
+        op = self.rng.choice(("fork", "fork", "thaw", "pin", "exclude"))
+        if op != "fork":
+            return self.on_node(op, node, tree)
+        name = f"below {self.count}"
+        self.queue.append(self.append_to(tree, name))
+        self.queue.append(self.plan_archive_of(tree, name))
+        return {"op": "fork", "args": {"node": node, "name": name}}
+
+    def plan_archive_of(self, tree: Tree, name: str) -> Maker:
+        def make() -> Step | None:
+            for branch in self.others(tree):
+                if branch.name == name:
+                    self.queue.append(lambda: self.archive(branch, tree))
+                    return self.cover(tree, branch)()
+            return None
 
         return make
 
@@ -590,6 +787,8 @@ class RandomSteps:
         text = self.rng.choice(texts)
         start = self.rng.randrange(len(text))
         needle = text[start : start + self.rng.choice((1, 2, 4, 9, 40))]
+        if self.chance(0.15):
+            needle = self.rng.choice(("STRASSE", "strasse", "große", "ΣΑΣ", "σασ", "İstan"))
         args: Args = {"text": needle if self.chance(0.9) else "nowhere to be found"}
         if self.chance(0.4):
             args["ignore_case"] = True
@@ -638,6 +837,31 @@ class RandomSteps:
             return None
         step["args"]["idempotency_key"] = key
         return step
+
+    def plan_expiry(self) -> Step | None:
+        """A remembered request again, just before or after its key is forgotten."""
+        known = [s for s in self.sent if self.first_success(s) is not None]
+        if not known:
+            return None
+        step = self.rng.choice(known)
+
+        def to_the_second() -> Step | None:
+            ts = self.first_success(step)
+            assert ts is not None
+            to = ts + 7 * DAY + self.rng.choice((0, 1))
+            return {"do": "clock", "seconds": to - self.model.now}
+
+        plan: list[Maker] = [to_the_second]
+        if self.chance(0.4):  # what was written last counts, not a clock set back
+            plan += [self.append, lambda: {"do": "clock", "seconds": -3 * DAY}]
+        self.queue += [*plan, lambda: {"op": step["op"], "args": dict(step["args"])}]
+        return self.queue.pop(0)()
+
+    def first_success(self, step: Step) -> int | None:
+        """When the step's key was taken, by whatever request."""
+        key = step["args"]["idempotency_key"]
+        times = [ts for (_, k), (_, _, ts) in self.model.keys.items() if k == key]
+        return max(times, default=None)
 
     def clock(self) -> Step | None:
         seconds = self.rng.choice((1, 3600, 8 * DAY, 8 * DAY, 7 * DAY, 7 * DAY + 1, -3600, -DAY))

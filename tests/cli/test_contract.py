@@ -1,0 +1,384 @@
+"""The commands as a terminal sees them: shapes, exit codes, texts, streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit.program import SCRIPTS, Program
+
+import timeline
+import timeline_cli
+
+
+@pytest.fixture
+def tl(tmp_path: Path) -> Program:
+    return Program(tmp_path / "db.json")
+
+
+def test_the_example_of_the_contract_gives_the_documented_shapes(tl: Program) -> None:
+    assert tl("create").value == {"timeline_id": "tl0"}
+    assert tl("append", "--role", "user", "--text", "one").value == {"node": "n1"}
+    assert tl("append", "--role", "assistant", "--text", "two").value == {"node": "n2"}
+    assert tl("fork", "--node", "n1", "--name", "b").value == {"branch": "b", "head": "n1"}
+    assert tl("switch", "--name", "b").value == {"current_branch": "b"}
+    assert tl("append", "--role", "assistant", "--text", "three").value == {"node": "n3"}
+    assert tl("context").value == [
+        {"node": "n1", "role": "user", "text": "one", "tokens": 1},
+        {"node": "n3", "role": "assistant", "text": "three", "tokens": 2},
+    ]
+    rows = tl("branches").value
+    assert [(row["name"], row["head"], row["current"]) for row in rows] == [
+        ("main", "n2", False),
+        ("b", "n3", True),
+    ]
+    assert rows[1]["parent"] == "main"
+    assert rows[1]["fork_node"] == "n1"
+
+
+def test_an_infeasible_budget_names_its_cost_and_changes_no_byte(tl: Program) -> None:
+    tl("create")
+    for tokens in (1000, 1, 1000, 0):
+        tl("append", "--role", "user", "--text", "x", "--tokens", str(tokens))
+    tl("pin", "--node", "n2")
+    before = tl.db.read_bytes()
+    outcome = tl("budget", "--max", "1")
+    assert outcome.code == 1
+    assert outcome.error == {
+        "error": "budget infeasible",
+        "data": {"required_tokens": 65, "max_tokens": 1},
+    }
+    assert tl.db.read_bytes() == before
+    assert tl("budget", "--max", "65").value["total_tokens"] == 65
+
+
+TEXTS = [
+    "",
+    "中文与 emoji 👩‍👩‍👧‍👦 🚀",
+    "שלום مرحبا",
+    "a\0b",
+    "line\r\nline\n",
+    "\u2028\u2029\x85",
+    "\x1b[31mred\x1b[0m",
+    "\ufeffbom",
+    '{"op":"append","text":"x","crc":"00000000"}',
+    "x" * timeline.TEXT_BYTES_MAX,
+    "🚀" * (timeline.TEXT_BYTES_MAX // 4),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_a_text_comes_back_byte_for_byte(tl: Program, text: str) -> None:
+    tl("create")
+    assert tl("append", "--role", "user", "--text", "-", stdin=text.encode()).value == {
+        "node": "n1"
+    }
+    assert tl("node", "--node", "n1").value["text"] == text
+    if text.isprintable() and len(text) < 1000:
+        assert tl("append", "--role", "user", f"--text={text}").value == {"node": "n2"}
+        assert tl("node", "--node", "n2").value["text"] == text
+
+
+def test_a_text_above_the_limit_is_refused_with_both_numbers(tl: Program) -> None:
+    tl("create")
+    limit = timeline.TEXT_BYTES_MAX
+    path = tl.db.with_name("long.txt")
+    path.write_bytes(b"x" * (limit + 1))
+    before = tl.db.read_bytes()
+    for outcome in (
+        tl("append", "--role", "user", "--text-file", str(path)),
+        tl("append", "--role", "user", "--text", "-", stdin=path.read_bytes()),
+    ):
+        assert outcome.code == 2
+        assert str(limit) in outcome.error["error"]
+        assert str(limit + 1) in outcome.error["error"]
+    assert tl.db.read_bytes() == before
+
+
+def test_a_lone_surrogate_is_refused_with_its_position(tmp_path: Path) -> None:
+    database = timeline.Database(str(tmp_path / "db.json"))
+    database.run("create")
+    with pytest.raises(timeline.InvalidArgument, match="character 2") as caught:
+        database.run("append", {"role": "user", "text": "ab\ud800c"})
+    assert caught.value.data["position"] == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="arguments are no bytes there")
+def test_an_argument_that_is_no_utf8_is_refused_with_its_position(tl: Program) -> None:
+    tl("create")
+    outcome = tl("append", "--role", "user", "--text", b"ab\xff")
+    assert outcome.code == 2
+    assert "position 2" in outcome.error["error"]
+
+
+CONSOLES = [
+    {"PYTHONIOENCODING": "cp1252"},
+    {"PYTHONIOENCODING": "gbk"},
+    {"PYTHONIOENCODING": "ascii"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+]
+
+
+@pytest.mark.parametrize("env", CONSOLES, ids=lambda env: "-".join(env.values()))
+def test_output_is_utf8_whatever_the_console_says(tl: Program, env: dict[str, str]) -> None:
+    assert tl("create", "--title", "功能🚀", env=env).value == {"timeline_id": "tl0"}
+    assert tl("append", "--role", "user", "--text", "功能🚀", env=env).value == {"node": "n1"}
+    assert tl("context", env=env).value[0]["text"] == "功能🚀"
+    assert "功能🚀" in tl("tree", env=env).out.decode()
+    failure = tl("switch", "--name", "功能🚀", env=env)
+    assert (failure.code, failure.error["error"]) == (1, 'unknown branch "功能🚀"')
+    usage = tl("switch", "--name", "main", "--功能🚀", "x", env=env)
+    assert usage.code == 2
+    assert "功能🚀" in usage.error["error"]
+
+
+def test_tree_shows_control_characters_as_escapes(tl: Program) -> None:
+    tl("create")
+    tl("append", "--role", "user", "--text", "-", stdin=b"\x1b[2Jgone\x07")
+    picture = tl("tree").out
+    assert b"\x1b" not in picture
+    assert b"\\x1b[2Jgone\\x07" in picture
+
+
+EXIT_CODES = [
+    (["fork", "--node", "n9", "--name", "x"], 1, "unknown node n9"),
+    (["append", "--role", "user", "--text", "x", "--branch", "no"], 1, 'unknown branch "no"'),
+    (["context", "--timeline", "tl7"], 1, "unknown timeline tl7"),
+    (["append", "--role", "boss", "--text", "x"], 2, "role must be one of"),
+    (["append", "--role", "user"], 2, "--text"),
+    (["append", "--role", "user", "--text", "x", "--tokens", "-1"], 2, "tokens"),
+    (["append", "--role", "user", "--text", "x", "--tokens", "1.5"], 2, "whole number"),
+    (["append", "--role", "user", "--text", "x", "--tokens", "9007199254740992"], 2, "tokens"),
+    (["append", "--role", "user", "--text", "-x"], 2, "--text=-x"),
+    (["context", "--node", "1"], 2, "a node id"),
+    (["context", "--node", "n1", "--branch", "main"], 2, "one of them"),
+    (["context", "--idempotency-key", "k"], 2, "idempotency"),
+    (["fork", "--node", "n1", "--name", "a/b"], 2, "/"),
+    (["search", ""], 2, "empty"),
+    (["search", "(", "--regex"], 2, "regular expression"),
+    (["frobnicate"], 2, "frobnicate"),
+    (["append", "--role", "user", "--text", "a", "--text", "b", "--nonsense"], 2, "nonsense"),
+    (["switch", "--name", "main", "extra"], 2, "extra"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), EXIT_CODES, ids=range(len(EXIT_CODES)))
+def test_failures_have_an_exit_code_and_say_what_was_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+) -> None:
+    path = tmp_path / "db.json"
+    database = timeline.Database(str(path))
+    database.run("create")
+    database.run("append", {"role": "user", "text": "x"})
+    before = path.read_bytes()
+    assert timeline_cli.main(["--db", str(path), *arguments]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in json.loads(shown.err)["error"]
+    assert path.read_bytes() == before
+
+
+def test_a_missing_database_is_made_by_create_only(tl: Program) -> None:
+    for arguments in (
+        ["context"],
+        ["append", "--role", "user", "--text", "x"],
+        ["doctor"],
+        ["tree"],
+    ):
+        outcome = tl(*arguments)
+        assert outcome.code == 1
+        assert str(tl.db) in outcome.error["error"]
+        assert not list(tl.db.parent.iterdir())
+    assert tl("where").value["exists"] is False
+    assert Program(tl.db.parent / "no" / "db.json")("create").code == 1
+
+
+def test_where_says_which_of_the_three_sources_names_the_file(tmp_path: Path) -> None:
+    tl = Program(tmp_path / "v.json")
+    assert tl("where").value["source"] == "variable"
+    found = tl("where", "--db", str(tmp_path / "o.json")).value
+    assert (found["source"], found["path"]) == ("option", str((tmp_path / "o.json").resolve()))
+    found = tl(
+        "where", env={"TIMELINE_DB": "", "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    ).value
+    assert (found["source"], found["path"]) == (
+        "default",
+        str((tmp_path / ".timeline.json").resolve()),
+    )
+
+
+def test_global_options_stand_before_or_after_the_command(tl: Program) -> None:
+    db = ["--db", str(tl.db)]
+    assert tl(*db, "create").value == {"timeline_id": "tl0"}
+    assert tl(*db, "--timeline", "tl0", "append", "--role", "user", "--text", "a").value == {
+        "node": "n1"
+    }
+    assert tl("append", "--role=user", "--text=b", *db, "--timeline=tl0").value == {"node": "n2"}
+    key = ["--idempotency-key", "k"]
+    assert tl(*key, "append", "--role", "user", "--text", "c").value == {"node": "n3"}
+    assert tl("append", "--role", "user", "--text", "other", *key).value == {"node": "n3"}
+
+
+def test_the_dash_and_files_give_texts(tl: Program) -> None:
+    tl("create")
+    path = tl.db.with_name("text.txt")
+    path.write_bytes("\ufeffvon\r\nder Platte\n".encode())
+    tl("append", "--role", "user", "--text-file", str(path))
+    tl("append", "--role", "user", "--text=-")
+    tl("append", "--role", "user", "--text", "-", stdin=b"piped\n")
+    tl("summarize", "--from", "n1", "--to", "n2", "--summary", "-", stdin=b"short")
+    tl(
+        "summarize",
+        "--from",
+        "n1",
+        "--to",
+        "n3",
+        "--summary-file",
+        str(path),
+        "--derived-from",
+        "n1,n4",
+    )
+    texts = [tl("node", "--node", f"n{number}").value["text"] for number in (1, 2, 3, 4, 5)]
+    assert texts == [
+        "\ufeffvon\r\nder Platte\n",
+        "-",
+        "piped\n",
+        "short",
+        "\ufeffvon\r\nder Platte\n",
+    ]
+    assert tl("node", "--node", "n5").value["summary"]["derived_from"] == ["n1", "n4"]
+
+
+def test_help_shows_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert timeline_cli.main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    for operation in timeline.OPERATIONS.values():
+        name = timeline_cli.command_name(operation)
+        assert name in overview
+        assert timeline_cli.main([name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert operation.example in shown
+        for argument in operation.arguments:
+            if argument.kind != "intent" and not argument.positional:
+                assert f"--{argument.flag}" in shown
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end differently there")
+def test_a_closed_pipe_ends_quietly(tl: Program) -> None:
+    tl("create")
+    for number in range(50):
+        timeline.Database(str(tl.db)).run("append", {"role": "user", "text": f"{number} " * 2000})
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "tl.py"), "context", "--db", str(tl.db)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() in (0, 141)
+
+
+def test_closed_streams_give_no_traceback(tl: Program) -> None:
+    tl("create")
+    if sys.platform == "win32":
+        return
+    for redirection in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+        command = f'"{sys.executable}" "{SCRIPTS / "tl.py"}" context --db "{tl.db}" {redirection}'
+        done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+        assert b"Traceback" not in done.stderr
+
+
+def test_the_engine_file_started_as_a_program_does_the_same(tl: Program) -> None:
+    engine = Program(tl.db, "timeline.py")
+    assert engine("create").value == {"timeline_id": "tl0"}
+    assert engine("append", "--role", "user", "--text", "x").value == {"node": "n1"}
+    assert engine("context").out == tl("context").out
+    assert engine("context", "--node", "n5").error["error"] == "unknown node n5"
+
+
+def test_the_small_loop_and_argparse_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        [
+            "append",
+            "--role",
+            "user",
+            "--text",
+            "x",
+            "--tokens",
+            "3",
+            "--intent-tag",
+            "t",
+            "--intent-note",
+            "n",
+        ],
+        ["append", "--role=user", "--text=-", "--branch", "b", "--expect-head", "n3"],
+        ["--db", "p", "--timeline", "tl1", "budget", "--max", "5", "--order", "tiers", "--explain"],
+        ["summarize", "--from", "n1", "--to", "n2", "--summary", "s", "--derived-from", "n1,n2"],
+        ["search", "word", "--limit", "3", "--ignore-case"],
+        ["import", "a", "b", "--format", "messages", "--db=p"],
+        ["compact", "--purge", "n1,n2", "--yes"],
+        ["audit", "--since", "0"],
+    ]
+    for arguments in lines:
+        quick = timeline_cli._read_usual(arguments)
+        slow = timeline_cli._read_with_argparse(arguments)
+        assert (quick.operation.name, quick.values, quick.db) == (
+            slow.operation.name,
+            slow.values,
+            slow.db,
+        )
+
+
+def test_an_internal_error_is_json_and_shows_more_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("a defect")
+
+    monkeypatch.setattr(timeline_cli, "run", broken)
+    monkeypatch.delenv("TIMELINE_DEBUG", raising=False)
+    assert timeline_cli.main(["branches"]) == 70
+    assert "a defect" in json.loads(capsys.readouterr().err)["error"]
+    monkeypatch.setenv("TIMELINE_DEBUG", "1")
+    with pytest.raises(AssertionError):
+        timeline_cli.main(["branches"])
+
+
+def test_a_symlinked_path_is_the_same_database(tl: Program) -> None:
+    if sys.platform == "win32":
+        return
+    tl("create")
+    link = tl.db.with_name("link.json")
+    link.symlink_to(tl.db)
+    other = Program(link)
+    assert other("append", "--role", "user", "--text", "x").value == {"node": "n1"}
+    assert tl("append", "--role", "user", "--text", "y").value == {"node": "n2"}
+    assert other("where").value["path"] == os.path.realpath(tl.db)
+    assert not link.with_name("link.json.lock").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes are access lists there")
+def test_new_files_are_private_and_old_modes_stay(tl: Program) -> None:
+    old = os.umask(0)
+    try:
+        tl("create")
+        for number in range(300):
+            timeline.Database(str(tl.db)).run("append", {"role": "user", "text": str(number)})
+    finally:
+        os.umask(old)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tl.db.parent.rglob("*")}
+    assert modes == {
+        "db.json": 0o600, "db.json.lock": 0o600, "db.json.index": 0o700,
+        "rows": 0o600, "lookup": 0o600, "state": 0o600,
+    }  # fmt: skip
+    tl.db.chmod(0o640)
+    tl("append", "--role", "user", "--text", "x")
+    assert tl.db.stat().st_mode & 0o777 == 0o640
+    tl("compact", "--purge", "n1", "--yes")
+    assert tl.db.stat().st_mode & 0o777 == 0o640
