@@ -326,7 +326,8 @@ def _text_value(argument: Argument, value: str | None, path: str | None) -> obje
 
 
 def _literal_dashes(arguments: list[str]) -> list[str]:
-    """`--text=-` means a dash, `--text -` standard input: mark the first, which argparse forgets."""
+    """`--text=-` means a dash, `--text -` standard input: mark the first, which argparse
+    forgets."""
     return [
         each[:-1] + "\0-" if each.startswith("--") and each.endswith("=-") else each
         for each in arguments
@@ -480,64 +481,65 @@ def database_path(option: str | None) -> tuple[str, str]:
 def run(call: Call) -> None:
     """Carry out a call and print its result."""
     path, source = database_path(call.db)
-    checked = timeline.check_arguments(call.operation, call.values)
-    with_database = _COMMANDS.get(call.operation.name)
     database = Database(path, notice=notice)
     try:
-        if with_database is None:
-            print_json(database.run(call.operation.name, call.values))
+        value = answer(call, database, source)
+        if call.operation.name in _TEXT_COMMANDS:
+            for line in value or ():
+                write_out(line + "\n")
         else:
-            with_database(database, checked, source)
+            print_json(value)
     finally:
         database.close()
-
-
-def _where(database: Database, checked: Json, source: str) -> None:
-    found = database.describe()
-    print_json({"path": found.pop("path"), "source": source, **found})
-
-
-def _doctor(database: Database, checked: Json, source: str) -> None:
-    report = database.run("doctor", {"repair_to": checked["repair_to"], "until": checked["until"]})
-    print_json(report)
-    if not report.get("ok", True):
+    if call.operation.name == "doctor" and not value.get("ok", True):
         raise SystemExit(1)
 
 
-def _compact(database: Database, checked: Json, source: str) -> None:
+def answer(call: Call, database: Database, source: str) -> Any:
+    """The result of a call: a JSON value, or for a picture its lines."""
+    own = _COMMANDS.get(call.operation.name)
+    if own is None:
+        return database.run(call.operation.name, call.values)
+    return own(database, timeline.check_arguments(call.operation, call.values), source)
+
+
+def _where(database: Database, checked: Json, source: str) -> Json:
+    found = database.describe()
+    return {"path": found.pop("path"), "source": source, **found}
+
+
+def _compact(database: Database, checked: Json, source: str) -> Any:
     nodes = checked["purge"]
     if not checked["yes"] and sys.stdin.isatty():
         names = ", ".join(f"n{node}" for node in nodes)
         write_error(f"Empty the content of {names} in {database.path} for ever? Type yes: ")
         if sys.stdin.readline().strip() != "yes":
             raise timeline.Refused("nothing was purged: not confirmed")
-    print_json(database.run("compact", {"purge": [f"n{node}" for node in nodes]}))
+    return database.run("compact", {"purge": [f"n{node}" for node in nodes]})
 
 
-def _tree(database: Database, checked: Json, source: str) -> None:
+def _tree(database: Database, checked: Json, source: str) -> Iterator[str]:
     import timeline_export
 
     if (checked["from"] is None) != (checked["to"] is None):
         raise InvalidArgument("--from and --to go together")
-
-    def lines() -> Iterator[str]:
-        return timeline_export.ascii_tree(
+    lines: Iterator[str] = database.again_if_unfit(
+        lambda: timeline_export.ascii_tree(
             database,
             database.timeline_of(checked),
             branch=checked["branch"],
             first=checked["from"],
             last=checked["to"],
         )
+    )
+    return lines
 
-    for line in database.again_if_unfit(lines):
-        write_out(line + "\n")
 
-
-def _import(database: Database, checked: Json, source: str) -> None:
+def _import(database: Database, checked: Json, source: str) -> Any:
     import timeline_import
 
     database.via = "import"
-    result = database.again_if_unfit(
+    return database.again_if_unfit(
         lambda: timeline_import.import_paths(
             database,
             checked["paths"],
@@ -549,23 +551,98 @@ def _import(database: Database, checked: Json, source: str) -> None:
             key=checked["idempotency_key"],
         )
     )
-    print_json(result)
+
+
+# What the demo says and does; node numbers are those that the bundled conversation gets.
+_STORY = (
+    (
+        "A coding agent's session comes in, every original with its compaction as a summary "
+        "beside it.",
+        "import {transcript}",
+    ),
+    (
+        "`main` is what the agent sees now: its summary of n1..n22, and what followed.",
+        "context --last 2",
+    ),
+    (
+        "The originals are one fork away: try another idea where the old talk stood at n11.",
+        "fork --node n11 --name try-xlsx",
+    ),
+    (
+        "Work on the new branch, without leaving main. It sees the originals, not the summary.",
+        "append --branch try-xlsx --role user --text 'What if we wrote .xlsx instead?'",
+    ),
+    (
+        "",
+        "append --branch try-xlsx --role assistant --text 'It needs a package we may not add, "
+        "and 4 million rows do not "
+        "fit: a sheet ends at 1,048,576.' --intent-tag finding",
+    ),
+    (
+        "The idea is decided: a summary keeps what was learnt, beside the two messages.",
+        "summarize --from n28 --to n29 "
+        "--summary 'Tried .xlsx: no package allowed, and 4 million rows do not fit a sheet. CSV "
+        "stays.' --intent-tag decision",
+    ),
+    ("The user's first words must stay word for word.", "pin --node n1"),
+    (
+        "What should a model see of the long original line in 220 tokens? Newest messages first, "
+        "one-line "
+        "placeholders for what is left out, never a token more.",
+        "budget --branch 'before compaction 1' --max 220",
+    ),
+    ("May the finished branch go to the archive?", "archive-check --name try-xlsx --scope own"),
+    (
+        "Only its own two messages move; they stay readable.",
+        "archive-branch --name try-xlsx --scope own",
+    ),
+    ("Search finds them there.", "search '1,048,576'"),
+    ("And it comes back.", "thaw --name try-xlsx"),
+    ("The whole tree:", "tree"),
+)
 
 
 def _demo(database: Database, checked: Json, source: str) -> None:
-    import timeline_demo
+    """Tell the story in a database of its own: --db if it names a new file, else a temporary
+    one."""
+    import shlex
+    import tempfile
 
-    timeline_demo.tell(write_out, None if source == "default" else database.path)
+    import timeline_import
+
+    folder = tempfile.mkdtemp(prefix="timeline-demo-")
+    transcript = os.path.join(folder, "session.jsonl")
+    with open(transcript, "wb") as file:
+        file.write(timeline_import.demo_transcript())
+    path = database.path if source == "option" else os.path.join(folder, "demo.json")
+    if os.path.exists(path):
+        raise timeline.Refused(f"{path} exists: the demo wants a new file", path=path)
+    for number, (told, command) in enumerate(_STORY):
+        words = [word.format(transcript=transcript) for word in shlex.split(command)]
+        write_out(f"{told}\n" if told else "")
+        write_out(f"  $ tl {command.format(transcript=transcript)}\n")
+        call = read_arguments([*words, "--db", path])
+        shown = answer(call, Database(path, notice=notice), "option")
+        for line in shown if number == len(_STORY) - 1 else [_shortened(timeline.dumps(shown))]:
+            write_out(f"  {line}\n")
+        write_out("\n")
+    write_out(f"The database is {path}\nLook at it: tl tree --db {path}\n")
 
 
-_COMMANDS: dict[str, Callable[[Database, Json, str], None]] = {
+def _shortened(text: str) -> str:
+    return text if len(text) <= 600 else text[:597] + "..."
+
+
+_COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {
     "compact": _compact,
     "demo": _demo,
-    "doctor": _doctor,
     "import": _import,
     "tree": _tree,
     "where": _where,
 }
+
+
+_TEXT_COMMANDS = ("demo", "tree")
 
 
 # ---- the program --------------------------------------------------------------------------------

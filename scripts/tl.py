@@ -1,4 +1,4 @@
-"""Starts the terminal program `tl` from a source checkout; everything else comes from compiled modules."""
+"""Starts the terminal program `tl` from a source checkout; the rest comes from compiled modules."""
 
 import sys
 
