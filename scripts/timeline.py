@@ -1264,9 +1264,9 @@ class Rows:
         first: int = 0,
         last: int = 0,
         previous: int = 0,
-    ) -> None:
-        """Append the row of the next node. O(1): depth, prefix and jump come from the parent's
-        row."""
+    ) -> Row:
+        """Append the row of the next node and return its parent's. O(1): depth, prefix and jump
+        come from that one."""
         above = self[parent]
         depth = above[DEPTH]
         jump = parent
@@ -1294,6 +1294,7 @@ class Rows:
         )
         self.tail += raw[:60]
         self.tail += _CRC_FIELD.pack(zlib.crc32(raw[:60]))
+        return above
 
     def chunks(self, first: int, last: int, size: int = 4096) -> Iterator[tuple[int, bytes]]:
         """(number of the first row, raw rows) over rows first..last, oldest first, unchecked."""
@@ -1389,6 +1390,7 @@ class TimelineState:
         "ended",
         "estimator",
         "excluded",
+        "inline",
         "last_summary",
         "messages",
         "next_branch",
@@ -1422,6 +1424,7 @@ class TimelineState:
         self.last_summary = 0  # seq of the newest summary or placeholder
         self.real = 0  # newest real summary
         self.placeholder = 0  # newest placeholder
+        self.inline: dict[int, int] = {}  # real summaries that have children
         self.messages = 0
         self.tokens = 0
         self.sessions: dict[
@@ -1462,6 +1465,7 @@ class TimelineState:
         plain["ended"] = [branch.to_json() for branch in self.ended]
         plain["pins"] = list(self.pins.items())
         plain["excluded"] = list(self.excluded.items())
+        plain["inline"] = list(self.inline)
         return plain
 
     @classmethod
@@ -1474,6 +1478,7 @@ class TimelineState:
         state.ended = [Branch(*fields) for fields in plain["ended"]]
         state.pins = dict(plain["pins"])
         state.excluded = dict(plain["excluded"])
+        state.inline = dict.fromkeys(plain["inline"], 1)
         return state
 
 
@@ -1596,7 +1601,9 @@ def _apply_append(
 ) -> None:
     _check_next(rows, record)
     flags = message_flags(record)
-    rows.add(offset, length, record["tokens"], record["parent"], record["tl"], flags)
+    above = rows.add(offset, length, record["tokens"], record["parent"], record["tl"], flags)
+    if above[FLAGS] & KIND_REAL:
+        timeline.inline[record["parent"]] = 1
     branch = record.get("branch")
     if branch is not None:
         timeline.branches[branch].head = record["id"]
@@ -1617,7 +1624,7 @@ def _apply_summary(
     flags |= HAS_INTENT if "intent" in record else 0
     flags |= HAS_SOURCE if "source" in record else 0
     previous = timeline.real if real else timeline.placeholder
-    rows.add(
+    above = rows.add(
         offset,
         length,
         record["tokens"],
@@ -1628,6 +1635,8 @@ def _apply_summary(
         last,
         previous,
     )
+    if above[FLAGS] & KIND_REAL:
+        timeline.inline[record["parent"]] = 1
     timeline.last_summary = state.seq
     if real:
         timeline.real = record["id"]
@@ -1918,19 +1927,23 @@ class Summary:
 class Summaries:
     """The real summaries of one timeline, ascending, kept up with the log by `update`."""
 
-    __slots__ = ("_stale", "_stale_for", "by_node", "newest", "order", "successor")
+    __slots__ = ("_stale", "_stale_for", "by_node", "inline", "newest", "order", "successor")
 
     def __init__(self) -> None:
         self.by_node: dict[int, Summary] = {}
         self.order: list[int] = []
         self.successor: dict[int, int] = {}
         self.newest = 0
+        self.inline: Mapping[int, int] = {}
         self._stale: set[int] = set()
         self._stale_for = 0
 
-    def update(self, rows: Rows, newest: int, head_of: Callable[[int, Row], Json]) -> None:
-        """Take in what came after the last update; `newest` is the timeline's newest real
-        summary."""
+    def update(
+        self, rows: Rows, timeline: TimelineState, head_of: Callable[[int, Row], Json]
+    ) -> None:
+        """Take in the summaries that came after the last update."""
+        self.inline = timeline.inline
+        newest = timeline.real
         fresh = []
         node = newest
         while node > self.newest:
@@ -1974,16 +1987,12 @@ class Summaries:
 
     def _inside(self, rows: Rows, first: int, last: int) -> list[int]:
         """Real summaries that lie on the interval first..last."""
-        from bisect import bisect_left, bisect_right
-
-        # A node between two others of one path has a number between theirs.
-        between = self.order[bisect_left(self.order, first) : bisect_right(self.order, last)]
-        if not between:
-            return []
-        top = rows[first][DEPTH]
-        return [
-            each for each in between if rows[each][DEPTH] >= top and is_ancestor(rows, each, last)
+        found = [last] if last in self.by_node else []
+        # What lies above `last` on its path has a child, and a number from `first` on.
+        found += [
+            node for node in self.inline if first <= node < last and is_ancestor(rows, node, last)
         ]
+        return found
 
 
 def summary_chain(rows: Rows, newest: int) -> Iterator[tuple[int, Row]]:
@@ -4124,8 +4133,7 @@ class Store:
 
 
 def _printed_crc(raw: bytes, place: int) -> int:
-    """The crc that the line before `place` ends in; -1, which matches nothing, if it is
-    unreadable."""
+    """The crc that the line before `place` ends in; 0, as before a header, if it is unreadable."""
     try:
         return int(raw[place - 11 : place - 3], 16)
     except ValueError:
@@ -4835,6 +4843,7 @@ class Database:
         self._clock = clock
         self._summaries: list[Summaries] = []
         self._summaries_of = ""
+        self._told: Corrupt | None = None  # damage that was noticed already
 
     @property
     def path(self) -> str:
@@ -4890,7 +4899,8 @@ class Database:
             store.refresh()
         finally:
             unlock(file)
-        if store.damage is not None:
+        if store.damage is not None and store.damage is not self._told:
+            self._told = store.damage
             store.notice(str(store.damage))
         return store
 
@@ -5040,7 +5050,7 @@ class Database:
         while len(self._summaries) <= tl:
             self._summaries.append(Summaries())
         summaries = self._summaries[tl]
-        summaries.update(store.rows, store.state.timelines[tl].real, store.head)
+        summaries.update(store.rows, store.state.timelines[tl], store.head)
         return summaries
 
     def _coverage(self, store: Store, timeline: TimelineState, node: int) -> list[list[int]]:
@@ -6323,11 +6333,13 @@ class Answer:
         rows = self.store.rows
         summaries = self.database.summaries_of(self.tl)
         stale: set[int] | None = None
+        # Behind an excluded end of the path nothing is shown, nor spoken for.
+        bottom = self.units.lasts[-1] if self.units.lasts else -1
         found = []
         for node in summaries.order:
             summary = summaries.by_node[node]
             last = self._place(summary.last)
-            if last is None or node in summaries.successor:
+            if last is None or last > bottom or node in summaries.successor:
                 continue
             if timeline.excluded and unit_first(rows, node) in timeline.excluded:
                 continue

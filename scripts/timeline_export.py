@@ -79,8 +79,6 @@ _UNSAFE = re.compile(
     '["\\\\\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff'
     "\U000e0000-\U000e007f]"
 )
-# What there is to do in a text that `str.isprintable`, which sorts out most texts fast.
-_TO_CHANGE = re.compile(r'["\\]|  ')
 
 
 def one_line(text: str) -> str:
@@ -90,7 +88,9 @@ def one_line(text: str) -> str:
     counts as the one character it stands for). Costs no more for a text of a megabyte.
     """
     start = text[: LINE_CHARS_MAX + 1]
-    if start.isprintable() and not _TO_CHANGE.search(start):
+    # Most texts are plain. What is printable holds no white space but U+0020, and nothing unsafe
+    # but quotes and backslashes.
+    if start.isprintable() and not ("  " in start or '"' in start or "\\" in start):
         return text if len(start) <= LINE_CHARS_MAX else start[:LINE_CHARS_MAX] + "..."
     size = 4 * LINE_CHARS_MAX
     line = _SPACES.sub(" ", text[:size])
@@ -302,26 +302,38 @@ class View:
                 place = self.above[place]
 
     def read(self, places: Iterable[int], show: Callable[[int, bytes], T]) -> dict[int, T]:
-        """`show(place, line)` of each place, the lines being read in the order of the file."""
+        """`show(place, line)` of each place, the lines being read in the order of the file.
+
+        Raises:
+            Busy: the file was replaced since the view was made (by `compact`).
+            Corrupt: a line no longer matches its checksum.
+        """
         in_order = sorted(places, key=self.offsets.__getitem__)
         attempts = 0
 
         def attempt() -> dict[int, T]:
             nonlocal attempts
             attempts += 1
-            if attempts > 1:
+            store = self.database.store
+            if attempts > 1 or store.header.log_id != self.log_id:
                 self._find_lines_again()
-            lines = self.database.store.node_lines(
+            lines = store.node_lines(
                 (self.ids[place], self.parents[place], self.offsets[place], self.lengths[place])
                 for place in in_order
             )
             return {place: show(place, line) for place, line in zip(in_order, lines, strict=True)}
 
-        found: dict[int, T] = self.database.again_if_unfit(attempt)
+        try:
+            found: dict[int, T] = self.database.again_if_unfit(attempt)
+        except OSError:
+            if attempts > 1:
+                raise
+            # A change through the same database may have closed its files.
+            found = self.database.again_if_unfit(attempt)
         return found
 
     def _find_lines_again(self) -> None:
-        """Take the places of the lines from an index that has just been rebuilt."""
+        """Open the files anew and look up where the lines are; the index may have been rebuilt."""
         store = self.database.refresh()
         if store.header.log_id != self.log_id:
             raise Busy(f"{store.path} was replaced while it was read: try again")
@@ -384,6 +396,7 @@ def _check_drawn(store: Store, tl: int, node: int) -> None:
 #   a column for each run of single children; a fork opens new ones four columns to the right
 # ================================================================================================
 
+LEADS_CHARS_MAX = 1 << 20  # of lines that wait for texts: deep forks have wide margins
 _BAR = -1  # in the place of a place: a line that only leads on
 _NEEDS_QUOTES = re.compile(r'[\s"()\[\]]')
 
@@ -419,13 +432,15 @@ def ascii_tree(
 def _ascii_lines(view: View) -> Iterator[str]:
     waiting: list[tuple[str, int]] = []
     nodes: list[int] = []
+    size = 0
     for lead, place in _layout(view):
         waiting.append((lead, place))
+        size += len(lead)
         if place > 0:
             nodes.append(place)
-        if len(nodes) == NODES_READ:
+        if len(nodes) == NODES_READ or size > LEADS_CHARS_MAX:
             yield from _with_nodes(view, waiting, nodes)
-            waiting, nodes = [], []
+            waiting, nodes, size = [], [], 0
     yield from _with_nodes(view, waiting, nodes)
 
 
