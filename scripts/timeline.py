@@ -4127,7 +4127,7 @@ class Store:
             else:
                 low = begin
         for line, offset in self.lines_from(low):
-            if decode_head(line)["seq"] > seq:
+            if decode_head(self.line(offset, len(line)))["seq"] > seq:
                 return offset
         return self.end
 
@@ -5446,9 +5446,12 @@ class Database:
             for offset, end in finder.lines(raw):
                 if len(found) >= a["limit"]:
                     return found
-                hit = self._hit(
-                    store, finder, raw[offset:end], start + offset, a["role"], only, head
-                )
+                line = raw[offset:end]
+                try:
+                    hit = self._hit(store, finder, line, start + offset, a["role"], only, head)
+                except (ValueError, KeyError):
+                    store.line(start + offset, len(line))  # names the damage
+                    raise
                 if hit is not None:
                     found.append(hit)
         return found
@@ -6046,12 +6049,19 @@ class Importing:
             self._enter_dry()
         else:
             self._writing.__enter__()
-            if self._key is not None:
-                kept = self._database._kept(self._store, None, self._key, "import")
-                if kept is not None:
-                    self.earlier = self._database.result_of(kept)
+            try:
+                self._look_up_key()
+            except BaseException:
+                self._writing.__exit__()
+                raise
         self._begin()
         return self
+
+    def _look_up_key(self) -> None:
+        if self._key is not None:
+            kept = self._database._kept(self._store, None, self._key, "import")
+            if kept is not None:
+                self.earlier = self._database.result_of(kept)
 
     def _enter_dry(self) -> None:
         if os.path.exists(self._store.path):
