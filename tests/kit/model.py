@@ -1029,7 +1029,8 @@ class Model:
                 b for b in tree.branches if b.status == "archived" and b.name == args["name"]
             ]
             if not archived:
-                raise refuse(f'unknown branch "{args["name"]}"')
+                self.live_branch(tree, args["name"])
+                raise refuse(f'branch "{args["name"]}" is not archived')
             branch = max(archived, key=lambda b: b.archived_seq)
             name = args.get("as_name", args["name"])
             self.check_name_free(tree, name)

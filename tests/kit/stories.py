@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import timeline
 
+from kit.disks import QuickDisk
+
 START = 1_767_225_600
 LOG_ID = "5eed" * 8
 Args = dict[str, Any]
@@ -31,8 +33,9 @@ class Clock:
 
 
 def open_database(path: str | Path, disk: timeline.Disk | None = None) -> timeline.Database:
-    """A database whose clock runs from the year 2026 on and which does not wait for locks."""
-    return timeline.Database(str(path), clock=Clock(START + 10_000), disk=disk, wait_s=0.5)
+    """A database whose clock runs on from 2026 and which waits neither for locks nor for the disk."""
+    clock = Clock(START + 10_000)
+    return timeline.Database(str(path), clock=clock, disk=disk or QuickDisk(), wait_s=0.5)
 
 
 def header(log_id: str = LOG_ID, **more: Any) -> bytes:
@@ -115,7 +118,7 @@ class Story:
         self.states: list[str] = []  # states[seq], the engine's own state
         self.readings: list[dict[str, Any]] = []  # readings[seq]
         self.results: list[Any] = []
-        database = timeline.Database(str(self.path), clock=Clock())
+        database = timeline.Database(str(self.path), clock=Clock(), disk=QuickDisk())
         reader = open_database(self.path)
         self._note(reader)
         for name, args in steps:
@@ -245,7 +248,7 @@ def repair(path: str | Path, target: str | Path, until: int | None = None) -> di
         database.close()
 
 
-def run(path: str | Path, name: str, disk: timeline.Disk | None = None, **args: Any) -> Any:
+def run(path: str | Path, name: str, /, disk: timeline.Disk | None = None, **args: Any) -> Any:
     """One operation by a database opened for it."""
     database = open_database(path, disk)
     try:

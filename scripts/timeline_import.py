@@ -1,0 +1,2712 @@
+"""Transcripts of agents: read them, lay them out as trees, bring them into a database.
+
+MAP (sections are marked by banners)
+   1 limits        numbers with their units
+   2 lines         bytes in, JSON objects out; damage is counted, never fatal
+   3 shape         what every reader returns: Transcript, Entry, Compaction, Counts, Notes
+   4 content       blocks of a message -> readable text, what an API would be sent, placeholders
+   5 links         missing parents, cycles, the order in which nodes are made
+   6 claude-code   session files of Claude Code
+   7 messages      our own simple form, one JSON object a line
+   8 formats       the one table of readers; a format is told by its content
+   9 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
+  10 names         names of branches
+  11 database      which timeline, which branch, what is written
+  12 files         files, folders, ZIPs; `import_paths`
+  13 demo          a conversation to try things with
+
+Sections 2 to 10 are pure: a reader gets a binary stream that somebody else opened, and a layout
+gets the ground it stands on. Section 11 writes through the engine, section 12 opens files, for
+reading only.
+
+HOW A CONVERSATION BECOMES A TREE
+  * A message is one node. Records that are pieces of one message become one node; records that
+    only carry state become none, and what follows them hangs on the message above.
+  * Order is the order of the file. A message whose parent stands later in the file comes right
+    after that parent; one whose parent is nowhere hangs on the message before it, with a warning.
+  * All results of one assistant message form one chain below it, and what follows hangs on the
+    last of them. A result that arrives when the chain already goes on is a leaf of its own.
+  * A compaction becomes a summary node over what it stands for, beside it, not behind it. `main`
+    goes on behind the summary; the old end keeps a branch `before compaction K`. What the client
+    kept in view is written again behind the summary, as copies.
+  * A message is known by its own id, in the whole database: reading a file twice, or a fork that
+    repeats its parent's records, adds nothing.
+
+COUNTS
+  records = added + folded + known + changed + hidden + skipped + sidechain + bad + pending, where
+  a record is a line that is not blank (or one of several objects glued on one line).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import timeline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from typing import Any, BinaryIO
+
+    from timeline import Branch, Database, Importing, TimelineState
+
+    Json = dict[str, Any]
+    Known = Callable[[str], int | None]
+
+__all__ = ["FORMATS", "demo_transcript", "import_paths", "lay_out", "recognize"]
+
+# ================================================================================================
+# 1. Limits
+# ================================================================================================
+
+NESTING_MAX = 200  # brackets inside brackets; json itself gives up somewhere near 1,000
+ID_CHARS_MAX = 256  # a longer id is replaced by its hash
+PATH_CHARS_MAX = 4_096  # a longer cwd is dropped
+USAGE_CHARS_MAX = 16_384  # as JSON; a longer vendor usage is dropped
+WARNINGS_SHOWN_MAX = 20  # of one kind in one conversation; the rest is counted
+HEAD_LINES = 1_000  # looked at to tell a format
+HEAD_BYTES = 32 << 20
+RESYNC_TRIES = 50  # places at which a torn line is searched for a whole record behind it
+SECONDS_MAX = 100_000_000_000  # of a time given as a number; a larger one is no time in seconds
+IMAGE_TOKENS = 1_600  # of an image whose header tells no size
+IMAGE_PIXELS_A_TOKEN = 750
+IMAGE_SIDE_MAX = 100_000  # pixels; a larger number is damage
+CHUNK_NODES = 20_000  # one transaction at most, so that memory and the log's tail stay small
+CHUNK_CHARS = 16 << 20
+BRANCH_CHARS = 40  # of a name made from a text or a title
+MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
+PROGRESS_EVERY = 5_000  # nodes
+
+# ================================================================================================
+# 2. Lines
+#
+# Knows bytes and JSON; must not know what a record means.
+# ================================================================================================
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_SPACE = re.compile(r"[ \t\r\n\f\v]*")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(literal: str) -> float:
+    number = float(literal)
+    if number - number != 0:
+        raise ValueError(f"{literal} is no finite number")
+    return number
+
+
+_scan = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite).raw_decode
+
+
+compact_json = timeline.dumps  # without spaces, without ASCII escapes
+
+
+class Found:
+    """One object of a line, or None for a stretch that cannot be read, and where it stands.
+
+    `index` counts the objects glued on the line; `mended` says that lone surrogates were replaced.
+    """
+
+    __slots__ = ("index", "line", "mended", "offset", "torn", "value")
+
+    def __init__(self, value: Json | None, line: int, offset: int, index: int) -> None:
+        self.value = value
+        self.line = line
+        self.offset = offset
+        self.index = index
+        self.mended = False
+        self.torn = False  # unreadable, and the last line of the file without its newline
+
+
+class Lines:
+    """The JSON objects of a binary stream of lines, in order; any of them can be read again.
+
+    Only `\\n` ends a line: U+2028 and its like may stand inside strings. `accepts` tells a record
+    of the format from another object; it is asked only where a whole record may follow a torn one.
+    """
+
+    __slots__ = ("_accepts", "_stream", "reread_bytes")
+
+    def __init__(self, stream: BinaryIO, accepts: Callable[[Json], bool]) -> None:
+        self.reread_bytes = 0  # by `at`, in all
+        self._stream = stream
+        self._accepts = accepts
+
+    def __iter__(self) -> Iterator[Found]:
+        self._stream.seek(0)
+        offset = 0
+        for number, raw in enumerate(iter(self._stream.readline, b""), 1):
+            for found in self._objects(raw, number, offset):
+                found.torn = found.value is None and not raw.endswith(b"\n")
+                yield found
+            offset += len(raw)
+
+    def head(self) -> Iterator[Json]:
+        """The objects of the first lines, as many as it takes to tell a format."""
+        self._stream.seek(0)
+        left = HEAD_BYTES
+        for number in range(HEAD_LINES):
+            raw = self._stream.readline(left)
+            left -= len(raw)
+            yield from (f.value for f in self._objects(raw, number, 0) if f.value is not None)
+            if not raw or left <= 0:
+                return
+
+    def at(self, offset: int, index: int) -> Json:
+        """The object that an iteration found at `offset` and `index`.
+
+        Raises:
+            Refused: the stream no longer holds it, so somebody rewrote the file meanwhile.
+        """
+        place = self._stream.tell()  # an iteration may be under way
+        self._stream.seek(offset)
+        raw = self._stream.readline()
+        self._stream.seek(place)
+        self.reread_bytes += len(raw)
+        for found in self._objects(raw, 0, offset):
+            if found.index == index and found.value is not None:
+                return found.value
+        raise timeline.Refused(
+            "the transcript changed while it was read: import it again", offset=offset
+        )
+
+    def _objects(self, raw: bytes, number: int, offset: int) -> Iterator[Found]:
+        text, odd = decode_line(raw)
+        odd = odd or _SURROGATE_ESCAPE.search(text) is not None
+        deep = text.count("{") + text.count("[") > NESTING_MAX
+        place = _after_space(text, 0)
+        if place == len(text) and b"\0" in raw:
+            yield Found(None, number, offset, 0)
+        index = 0
+        while place < len(text):
+            value, end = _object_at(text, place, deep)
+            found = Found(value, number, offset, index)
+            if value is not None and odd:
+                found.value, found.mended = _mended(value)
+            yield found
+            place = end if value is not None else self._resync(text, place, deep)
+            place = _after_space(text, place)
+            index += 1
+
+    def _resync(self, text: str, place: int, deep: bool) -> int:
+        """Where a whole record stands behind the torn one at `place`; the end if there is none."""
+        for _ in range(RESYNC_TRIES):
+            place = text.find('{"', place + 1)
+            if place < 0:
+                break
+            value, end = _object_at(text, place, deep)
+            if value is not None and self._accepts(value) and _after_space(text, end) == len(text):
+                return place
+        return len(text)
+
+
+def decode_line(raw: bytes) -> tuple[str, bool]:
+    """The text of a line without newline, CR, BOM and NULs; and whether bytes had to be mended."""
+    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+    if b"\0" in raw:
+        raw = raw.replace(b"\0", b"")
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return raw.decode(), False
+    except UnicodeDecodeError:
+        pass
+    try:
+        # Surrogates written as bytes: pairs are joined, lone ones replaced.
+        wide = raw.decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
+        return wide.decode("utf-16-le", "replace"), True
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace"), True
+
+
+def _after_space(text: str, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
+
+
+def _object_at(text: str, place: int, deep: bool) -> tuple[Json | None, int]:
+    """The object that begins at `place` and where it ends; (None, place) if none does."""
+    if text[place] != "{":
+        return None, place
+    try:
+        value, end = _scan(text, place)
+    except (ValueError, RecursionError):
+        return None, place
+    if deep and _is_too_deep(value):
+        return None, place
+    return value, end
+
+
+def _is_too_deep(value: object) -> bool:
+    level: list[Any] = [value]
+    for _ in range(NESTING_MAX):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _mended(value: Json) -> tuple[Json, bool]:
+    """`value` with U+FFFD for each lone surrogate, and whether there was one."""
+    text = json.dumps(value, ensure_ascii=False)
+    mended, count = _SURROGATES.subn("\ufffd", text)
+    if count:
+        value = json.loads(mended)
+    return value, count > 0 or "\ufffd" in text
+
+
+# ================================================================================================
+# 3. Shape
+#
+# What stands between readers and the rest. Structure is held in memory, content is not: an entry
+# knows where its records stand, and `Transcript.content` reads them again.
+# ================================================================================================
+
+ROOT = -1  # instead of a parent's index: a message that begins a line
+LOST = -2  # a parent that nobody knows
+
+
+class Piece:
+    """Where one record of a message stands: line, byte offset of the line, object on that line."""
+
+    __slots__ = ("id", "index", "line", "offset")
+
+    def __init__(self, id: str, found: Found) -> None:
+        self.id = id
+        self.line = found.line
+        self.offset = found.offset
+        self.index = found.index
+
+
+class Compaction:
+    """What a client said about a summary: how it was started and which entries it kept in view."""
+
+    __slots__ = ("kept", "trigger")
+
+    def __init__(self, trigger: str | None) -> None:
+        self.trigger = trigger
+        self.kept: list[int] = []  # indices of entries
+
+
+class Entry:
+    """One message: its native id, aliases (`pieces` beyond the first), parent, role and kind.
+
+    `parent` is an index of the same transcript, ROOT or LOST, and after `settle` no longer LOST:
+    then `gap` says what was wrong. `wanted` is the native id of a parent that is in no line of the
+    file. `node` is the node that carries this message already, `outside` the node of `wanted`;
+    `away`: it is known, but in another timeline.
+    """
+
+    __slots__ = (
+        "away", "calls", "compaction", "error", "gap", "kind", "node", "outside", "parent",
+        "pieces", "results", "role", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, role: str, piece: Piece) -> None:
+        self.role = role
+        self.pieces = [piece]
+        self.parent = ROOT
+        self.kind: str | None = None
+        self.calls = False  # an assistant message that calls tools
+        self.results = False  # holds results of such calls
+        self.error = False  # a failed request, not an answer
+        self.compaction: Compaction | None = None
+        self.gap: str | None = None
+        self.wanted: str | None = None
+        self.node: int | None = None
+        self.outside: int | None = None
+        self.away = False
+
+    @property
+    def id(self) -> str:
+        return self.pieces[0].id
+
+    @property
+    def line(self) -> int:
+        return self.pieces[0].line
+
+
+class Counts:
+    """Where each record went; `hidden`, `skipped` and `known` by reason."""
+
+    __slots__ = ("bad", "changed", "hidden", "known", "records", "sidechain", "skipped")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bad = 0
+        self.changed = 0
+        self.sidechain = 0
+        self.hidden: dict[str, int] = {}
+        self.known: dict[str, int] = {}
+        self.skipped: dict[str, int] = {}
+
+
+def _count(table: dict[str, int], reason: str) -> None:
+    table[reason] = table.get(reason, 0) + 1
+
+
+class Notes:
+    """Warnings: how many of each kind, and the first few of each in words."""
+
+    __slots__ = ("kinds", "words")
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.words: list[str] = []
+
+    def add(self, kind: str, words: str) -> None:
+        _count(self.kinds, kind)
+        if self.kinds[kind] <= WARNINGS_SHOWN_MAX:
+            self.words.append(words)
+
+    def to_list(self) -> list[str]:
+        more = [
+            f"{count - WARNINGS_SHOWN_MAX} more like this: {kind}"
+            for kind, count in self.kinds.items()
+            if count > WARNINGS_SHOWN_MAX
+        ]
+        return self.words + more
+
+
+class Content:
+    """What a message says.
+
+    `text` is for reading; `sent` is what an API would be sent of it, for the estimator, with
+    `image_tokens` beside it; `blocks` are the exact ones, None where `text` says it all. `files`
+    holds the bytes whose place a placeholder took. `tokens` is a count given by the transcript.
+    `size` is how many bytes its records are; its blocks as JSON are hardly more.
+    """
+
+    __slots__ = (
+        "blocks", "cwd", "files", "image_tokens", "sent", "size", "text", "time", "tokens",
+        "usage",
+    )  # fmt: skip
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self.sent = text
+        self.image_tokens = 0
+        self.blocks: list[Json] | None = None
+        self.files: list[bytes] = []
+        self.time: int | None = None
+        self.cwd: str | None = None
+        self.usage: Json | None = None
+        self.tokens: int | None = None
+        self.size = 0
+
+    def count(self, estimator: str) -> int:
+        """Tokens of the message."""
+        if self.tokens is not None:
+            return self.tokens
+        tokens = timeline.estimate(self.sent, estimator) + self.image_tokens
+        return min(tokens, timeline.TOKENS_MAX)
+
+
+class Transcript:
+    """One conversation as a reader found it: entries in file order, and what else is known.
+
+    `unique`: its ids are different from those of every other conversation, so they alone tell
+    where it belongs. `read` gives the content of an entry. `active` is the index of the entry at
+    which the client would go on, None if there are none.
+    """
+
+    __slots__ = (
+        "active", "counts", "cwd", "entries", "format", "notes", "read", "session", "time", "title",
+        "unique",
+    )  # fmt: skip
+
+    def __init__(self, format: str, unique: bool, read: Callable[[Entry], Content]) -> None:
+        self.format = format
+        self.unique = unique
+        self.read = read
+        self.session: str | None = None
+        self.title: str | None = None
+        self.cwd: str | None = None
+        self.time: int | None = None
+        self.entries: list[Entry] = []
+        self.active: int | None = None
+        self.counts = Counts()
+        self.notes = Notes()
+
+    def identity(self, native: str) -> str:
+        """What the database knows the message with this native id by."""
+        return f"{self.format}\0{native}"
+
+    def note_gaps(self) -> None:
+        """Warn of each entry that was hung on the one before it."""
+        for entry in self.entries:
+            if entry.gap is not None:
+                where = (
+                    "it begins a line" if entry.parent == ROOT else "hung on the message before it"
+                )
+                self.notes.add(entry.gap, f"line {entry.line}: {entry.gap}; {where}")
+
+
+# ================================================================================================
+# 4. Content
+#
+# Blocks as the Messages API of Anthropic has them, which other formats can be turned into.
+# ================================================================================================
+
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:[Zz]|([+-])(\d\d):?(\d\d))?"
+)
+
+
+def parse_time(value: object) -> int | None:
+    """Whole Unix seconds of an ISO time (UTC where it names no zone) or of a number of seconds."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return int(value) if abs(value) < SECONDS_MAX else None
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    day, clock, sign, hours, minutes = match.groups()
+    from datetime import datetime
+
+    try:
+        seconds = int(datetime.fromisoformat(f"{day}T{clock}+00:00").timestamp())
+    except ValueError:
+        return None
+    shift = 60 * (60 * int(hours or 0) + int(minutes or 0))
+    return seconds + shift if sign == "-" else seconds - shift
+
+
+def native_id(value: object) -> str | None:
+    """`value` if it can be an id: a string that is not empty; a very long one as its hash."""
+    if not isinstance(value, str) or not value:
+        return None
+    return value if len(value) <= ID_CHARS_MAX else f"sha256:{sha256(value.encode())}"
+
+
+def sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+class Renderer:
+    """Collects the blocks of one message into a Content."""
+
+    __slots__ = ("blocks", "content", "plain", "sent", "shown")
+
+    def __init__(self) -> None:
+        self.content = Content()
+        self.blocks: list[Json] = []
+        self.shown: list[str] = []
+        self.sent: list[str] = []
+        self.plain = True  # nothing but one text
+
+    def finish(self) -> Content:
+        """The content of all blocks added."""
+        self.content.text = "\n\n".join(self.shown)
+        self.content.sent = "".join(self.sent)
+        if not (self.plain and len(self.blocks) <= 1):
+            self.content.blocks = self.blocks
+        return self.content
+
+    def add(self, content: object) -> None:
+        """Take the `content` of one record: a string, or a list of blocks."""
+        if isinstance(content, str):
+            self._say(content)
+            self.blocks.append({"type": "text", "text": content})
+        for block in content if isinstance(content, list) else ():
+            self.blocks.append(self._block(block))
+
+    def _say(self, text: str) -> None:
+        self.shown.append(text)
+        self.sent.append(text)
+
+    def _block(self, block: object) -> Json:
+        if isinstance(block, str):
+            block = {"type": "text", "text": block}
+        if not isinstance(block, dict):
+            self.plain = False
+            return {"type": "unknown", "value": block}
+        kind = block.get("type")
+        text = block.get("text")
+        if kind == "text" and isinstance(text, str):
+            self.plain = self.plain and len(block) == 2
+            self._say(text)
+            return block
+        self.plain = False
+        render = self._KINDS.get(kind) if isinstance(kind, str) else None
+        if render is not None:
+            return render(self, block)
+        self.shown.append(f"[{kind}]" if isinstance(kind, str) else "[unknown block]")
+        return block
+
+    def _thinking(self, block: Json) -> Json:
+        return block
+
+    def _call(self, block: Json) -> Json:
+        name = block.get("name")
+        name = name if isinstance(name, str) else "tool"
+        given = compact_json(block.get("input"))
+        self.shown.append(f"[call {name}] {given}")
+        self.sent.append(name + given)
+        return block
+
+    def _result(self, block: Json) -> Json:
+        start = len(self.shown)
+        inner = block.get("content")
+        if isinstance(inner, str):
+            self._say(inner)
+        elif isinstance(inner, list):
+            block = {**block, "content": [self._block(each) for each in inner]}
+        text = "\n\n".join(self.shown[start:])
+        self.shown[start:] = [f"[error] {text}" if block.get("is_error") is True else text]
+        return block
+
+    def _binary(self, block: Json) -> Json:
+        """An image or document: bytes become a placeholder that names them."""
+        kind, source = block["type"], block.get("source")
+        source = source if isinstance(source, dict) else {}
+        data = source.get("data")
+        media = source.get("media_type")
+        media = media if isinstance(media, str) else "unknown type"
+        if source.get("type") == "text" and isinstance(data, str):
+            self._say(data)
+            return block
+        raw = _from_base64(data) if isinstance(data, str) else None
+        if raw is None:
+            where = source.get("url") or source.get("file_id") or "no content"
+            self.shown.append(f"[{kind} {where!s:.500}]")
+            self.content.image_tokens += IMAGE_TOKENS
+            return (
+                block if not isinstance(data, str) else {**block, "source": {"type": "unreadable"}}
+            )
+        return {**block, "source": self._place(kind, media, raw)}
+
+    def _place(self, kind: str, media: str, raw: bytes) -> Json:
+        digest = sha256(raw)
+        place: Json = {"type": "sha256", "media_type": media, "bytes": len(raw), "sha256": digest}
+        size = image_size(raw)
+        if size is not None:
+            place["width"], place["height"] = size
+            tokens = -(-size[0] * size[1] // IMAGE_PIXELS_A_TOKEN)
+        else:
+            tokens = IMAGE_TOKENS
+        self.content.image_tokens += tokens
+        self.content.files.append(raw)
+        self.shown.append(f"[{kind} {media}, {len(raw)} bytes, sha256 {digest}]")
+        return place
+
+    _KINDS: dict[str, Callable[[Renderer, Json], Json]] = {  # noqa: RUF012
+        "document": _binary,
+        "image": _binary,
+        "redacted_thinking": _thinking,
+        "server_tool_use": _call,
+        "thinking": _thinking,
+        "tool_result": _result,
+        "tool_use": _call,
+    }
+
+
+def _from_base64(data: str) -> bytes | None:
+    import binascii
+
+    try:
+        return binascii.a2b_base64(data)
+    except (ValueError, binascii.Error):
+        return None
+
+
+def image_size(raw: bytes) -> tuple[int, int] | None:
+    """(width, height) in pixels that the header of a PNG, GIF, JPEG or WebP tells."""
+    size = None
+    if raw[:8] == b"\x89PNG\r\n\x1a\n" and len(raw) >= 24:
+        size = int.from_bytes(raw[16:20], "big"), int.from_bytes(raw[20:24], "big")
+    elif raw[:4] == b"GIF8" and len(raw) >= 10:
+        size = int.from_bytes(raw[6:8], "little"), int.from_bytes(raw[8:10], "little")
+    elif raw[:2] == b"\xff\xd8":
+        size = _jpeg_size(raw)
+    elif raw[:4] == b"RIFF" and raw[8:12] == b"WEBP" and len(raw) >= 30:
+        size = _webp_size(raw)
+    if size is None or not (0 < size[0] <= IMAGE_SIDE_MAX and 0 < size[1] <= IMAGE_SIDE_MAX):
+        return None
+    return size
+
+
+def _jpeg_size(raw: bytes) -> tuple[int, int] | None:
+    place = 2
+    while place + 9 <= len(raw) and raw[place] == 0xFF:
+        marker = raw[place + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a start of frame
+            height = int.from_bytes(raw[place + 5 : place + 7], "big")
+            return int.from_bytes(raw[place + 7 : place + 9], "big"), height
+        bare = marker == 0xFF or marker == 0x01 or 0xD0 <= marker <= 0xD8
+        place += 1 if marker == 0xFF else 2
+        if not bare:
+            place += max(2, int.from_bytes(raw[place : place + 2], "big"))
+    return None
+
+
+def _webp_size(raw: bytes) -> tuple[int, int] | None:
+    form = raw[12:16]
+    if form == b"VP8X":
+        width, height = raw[24:27], raw[27:30]
+        return int.from_bytes(width, "little") + 1, int.from_bytes(height, "little") + 1
+    if form == b"VP8L":
+        bits = int.from_bytes(raw[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if form == b"VP8 ":
+        width, height = raw[26:28], raw[28:30]
+        return int.from_bytes(width, "little") & 0x3FFF, int.from_bytes(height, "little") & 0x3FFF
+    return None
+
+
+# ================================================================================================
+# 5. Links
+#
+# Knows parents as numbers. All linear in the number of entries, none recursive.
+# ================================================================================================
+
+
+def settle(parents: list[int]) -> dict[int, str]:
+    """Give each LOST parent, and the first member of each cycle, another parent, in place.
+
+    That is the nearest entry before it that is not below it, else ROOT. Returns the entries so
+    changed, a member of a cycle with its reason, others with "".
+    """
+    gaps = dict.fromkeys(_first_of_cycles(parents), "parent cycle")
+    for index in gaps:
+        parents[index] = LOST
+    for index, parent in enumerate(parents):
+        if parent == LOST:
+            gaps.setdefault(index, "")
+    # `tops` leads each entry to the top of its tree, `before` to an earlier entry such that all
+    # between belong to one tree; both are shortened on the way.
+    tops = [index if parent < 0 else parent for index, parent in enumerate(parents)]
+    before = list(range(-1, len(parents) - 1))
+    for index in sorted(gaps):
+        place, passed = index - 1, []
+        while place >= 0 and _top(tops, place) == index:
+            passed.append(place)
+            place = before[place]
+        for each in passed:
+            before[each] = place
+        parents[index] = place if place >= 0 else ROOT
+        tops[index] = place if place >= 0 else index
+    return gaps
+
+
+def _top(tops: list[int], index: int) -> int:
+    top = index
+    while tops[top] != top:
+        top = tops[top]
+    while tops[index] != top:
+        tops[index], index = top, tops[index]
+    return top
+
+
+def _first_of_cycles(parents: list[int]) -> list[int]:
+    """The smallest index of each cycle."""
+    found = []
+    round_of = [0] * len(parents)
+    for start in range(len(parents)):
+        index = start
+        while index >= 0 and not round_of[index]:
+            round_of[index] = start + 1
+            index = parents[index]
+        if index >= 0 and round_of[index] == start + 1:
+            first, each = index, parents[index]
+            while each != index:
+                first = min(first, each)
+                each = parents[each]
+            found.append(first)
+    return found
+
+
+def creation_order(parents: Sequence[int]) -> list[int]:
+    """All indices so that each comes after its parent: in order, but a child that stands before
+    its parent comes right after it."""
+    waiting: dict[int, list[int]] = {}
+    made = bytearray(len(parents))
+    order: list[int] = []
+    for index, parent in enumerate(parents):
+        if parent >= 0 and not made[parent]:
+            waiting.setdefault(parent, []).append(index)
+            continue
+        stack = [index]
+        while stack:
+            index = stack.pop()
+            made[index] = 1
+            order.append(index)
+            stack.extend(reversed(waiting.pop(index, ())))
+    return order
+
+
+# ================================================================================================
+# 6. Claude Code
+#
+# One session file: records with `uuid` and `parentUuid`, appended as things happen. Several
+# records with one `message.id` are one answer, written block by block.
+# ================================================================================================
+
+_MESSAGE_TYPES = ("user", "assistant")
+_CHAIN_TYPES = ("user", "assistant", "system", "attachment", "progress")
+_TITLES = {  # record type -> rank, field
+    "custom-title": (4, "customTitle"),
+    "agent-name": (3, "agentName"),
+    "ai-title": (2, "aiTitle"),
+    "summary": (1, "summary"),
+}
+_STATE_TYPES = frozenset(
+    (
+        "file-history-snapshot", "file-history-delta", "queue-operation", "mode", "permission-mode",
+        "pr-link", "bridge-session", "started", "last-prompt", *_TITLES,
+    )
+)  # fmt: skip
+_MARKUP = re.compile(
+    r"\s*<(command-name|command-message|command-args|local-command-stdout|local-command-stderr"
+    r"|local-command-caveat|bash-input|bash-stdout|bash-stderr|system-reminder|timeline-handoff)>"
+)
+_UNKNOWN_PARENT = ""  # no record has this id
+
+
+def is_claude_record(record: Json) -> bool:
+    """Whether this looks like a record of a Claude Code session file."""
+    kind = record.get("type")
+    if kind in _CHAIN_TYPES:
+        return "uuid" in record and ("parentUuid" in record or "sessionId" in record)
+    if not isinstance(kind, str) or kind not in _STATE_TYPES:
+        return False
+    return any(name in record for name in ("sessionId", "leafUuid", "messageId", "snapshot"))
+
+
+def is_markup(text: str) -> bool:
+    """Whether a user record's text is nothing but what the client itself writes there."""
+    place = 0
+    while match := _MARKUP.match(text, place):
+        close = f"</{match[1]}>"
+        end = text.find(close, match.end())
+        if end < 0:
+            return False
+        place = end + len(close)
+    return place > 0 and not text[place:].strip()
+
+
+def _is_scaffolding(content: object) -> bool:
+    if isinstance(content, str):
+        return is_markup(content)
+    if not isinstance(content, list) or not content:
+        return False
+    texts = [block.get("text") for block in content if isinstance(block, dict)]
+    return len(texts) == len(content) and all(isinstance(t, str) and is_markup(t) for t in texts)
+
+
+def _has_block(content: object, *kinds: str) -> bool:
+    return any(
+        isinstance(block, dict) and block.get("type") in kinds
+        for block in (content if isinstance(content, list) else ())
+    )
+
+
+class _Raw:
+    """One record that is a message or a piece of one, before pieces are put together."""
+
+    __slots__ = ("entry", "message", "parent", "piece", "record")
+
+    def __init__(self, entry: Entry, parent: str | None, message: str | None) -> None:
+        self.entry = entry  # of this record alone, until it is folded into another one
+        self.piece = entry.pieces[0]
+        self.parent = parent  # uuid; None: a root
+        self.message = message  # the id of the message it is a piece of
+
+
+class _Boundary:
+    __slots__ = ("head", "kept", "tail", "trigger")
+
+    def __init__(self, record: Json) -> None:
+        told = record.get("compactMetadata")
+        told = told if isinstance(told, dict) else {}
+        self.trigger = told["trigger"] if isinstance(told.get("trigger"), str) else None
+        segment, kept = told.get("preservedSegment"), told.get("preservedMessages")
+        segment = segment if isinstance(segment, dict) else {}
+        self.head = native_id(segment.get("headUuid"))
+        self.tail = native_id(segment.get("tailUuid"))
+        uuids = kept.get("uuids") if isinstance(kept, dict) else None
+        self.kept = (
+            [each for each in uuids if isinstance(each, str)] if isinstance(uuids, list) else []
+        )
+
+
+class _ClaudeFile:
+    """All records of one file, taken one by one; `finish` puts the messages together."""
+
+    __slots__ = (
+        "boundaries", "hint", "last", "lines", "links", "mended", "out", "raws", "seen",
+        "title_rank",
+    )  # fmt: skip
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.out = Transcript("claude-code", True, self.content)
+        self.raws: list[_Raw] = []
+        self.seen: dict[str, int] = {}  # uuid of a message record -> index in raws
+        self.links: dict[str, str | None] = {}  # uuid of any other record -> its parent
+        self.boundaries: dict[str, _Boundary] = {}
+        self.hint: str | None = None  # the leaf the client named after the last message
+        self.last: str | None = None  # uuid of the newest message record
+        self.title_rank = (0, False)
+        self.mended = False
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, found: Found) -> None:
+        """Count one record and remember what it says."""
+        counts, record = self.out.counts, found.value
+        counts.records += 1
+        if record is None:
+            counts.bad += 1
+            words = "is torn" if found.torn else "cannot be read"
+            self.out.notes.add("unparseable line", f"line {found.line}: {words}")
+            return
+        if found.mended and not self.mended:
+            self.mended = True
+            self.out.notes.add("lone surrogate", f"line {found.line}: half a character, now U+FFFD")
+        kind = record.get("type")
+        if record.get("isSidechain") is True:
+            counts.sidechain += 1
+            # A record of the main run that hangs on one of these has lost its own parent.
+            self._link(record, native_id(record.get("parentUuid")) or _UNKNOWN_PARENT)
+        elif kind in _MESSAGE_TYPES:
+            self._take_message(found, record)
+        else:
+            self._take_state(kind if isinstance(kind, str) else "unknown", record)
+
+    def _link(self, record: Json, parent: str | None) -> None:
+        uuid = native_id(record.get("uuid"))
+        if uuid is not None:
+            self.links.setdefault(uuid, parent)
+
+    def _parent(self, record: Json) -> str | None:
+        if "parentUuid" not in record and "logicalParentUuid" not in record:
+            return _UNKNOWN_PARENT
+        return native_id(record.get("parentUuid")) or native_id(record.get("logicalParentUuid"))
+
+    def _take_state(self, kind: str, record: Json) -> None:
+        parent = self._parent(record)
+        if kind == "system" and record.get("subtype") == "compact_boundary":
+            kind = "compact_boundary"
+            uuid = native_id(record.get("uuid"))
+            if uuid is not None and uuid not in self.boundaries:
+                self.boundaries[uuid] = _Boundary(record)
+            parent = native_id(record.get("logicalParentUuid")) or parent or self.last
+        self._link(record, parent)
+        if kind in _TITLES:
+            self._take_title(kind, record)
+        elif kind == "last-prompt":
+            self.hint = native_id(record.get("leafUuid"))
+        _count(self.out.counts.skipped, kind[:ID_CHARS_MAX])
+
+    def _take_title(self, kind: str, record: Json) -> None:
+        rank, field = _TITLES[kind]
+        title = record.get(field)
+        if not isinstance(title, str) or not title.strip():
+            return
+        # A summary line may speak of another file; one that names a record of this file is better.
+        order = (rank, kind != "summary" or native_id(record.get("leafUuid")) in self.seen)
+        if order >= self.title_rank:
+            self.title_rank = order
+            self.out.title = title.strip()[: timeline.NAME_CHARS_MAX].strip()
+
+    def _take_message(self, found: Found, record: Json) -> None:
+        out, message = self.out, record.get("message")
+        if not isinstance(message, dict):
+            out.counts.bad += 1
+            out.notes.add(
+                "no message", f"line {found.line}: a {record['type']} record without message"
+            )
+            self._link(record, self._parent(record))
+            return
+        content = message.get("content")
+        summary = record["type"] == "user" and record.get("isCompactSummary") is True
+        if record["type"] == "user" and not summary:
+            meta = record.get("isMeta") is True and not _has_block(content, "tool_result")
+            reason = "isMeta" if meta else None
+            reason = reason or ("local-command" if _is_scaffolding(content) else None)
+            if reason is not None:
+                _count(out.counts.hidden, reason)
+                self._link(record, self._parent(record))
+                return
+        uuid = native_id(record.get("uuid"))
+        if uuid is None:
+            uuid = f"{native_id(record.get('sessionId')) or ''}#{found.line}.{found.index}"
+        if uuid in self.seen:
+            self._repeat(uuid, found, content)
+            return
+        self._note_envelope(record)
+        self._add(uuid, found, record, content, summary)
+
+    def _repeat(self, uuid: str, found: Found, content: object) -> None:
+        first = self.raws[self.seen[uuid]].piece
+        if self.lines.at(first.offset, first.index)["message"].get("content") == content:
+            _count(self.out.counts.known, "duplicate uuid")
+            return
+        self.out.counts.changed += 1
+        self.out.notes.add(
+            "changed",
+            f"line {found.line}: the message of line {first.line} again, changed; the first stays",
+        )
+
+    def _note_envelope(self, record: Json) -> None:
+        out = self.out
+        if out.session is None:
+            out.session = native_id(record.get("sessionId"))
+        if out.cwd is None:
+            out.cwd = _path_in(record)
+        if out.time is None:
+            out.time = parse_time(record.get("timestamp"))
+
+    def _add(self, uuid: str, found: Found, record: Json, content: object, summary: bool) -> None:
+        entry = Entry("summary" if summary else record["type"], Piece(uuid, found))
+        message = None
+        if entry.role == "assistant":
+            message = native_id(record["message"].get("id"))
+            entry.calls = _has_block(content, "tool_use")
+            synthetic = record["message"].get("model") == "<synthetic>"
+            entry.error = record.get("isApiErrorMessage") is True or synthetic
+        elif entry.role == "user" and _has_block(content, "tool_result"):
+            entry.results = True
+            only = all(_has_block([block], "tool_result") for block in content)  # type: ignore[attr-defined]
+            entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+        self.seen[uuid] = len(self.raws)
+        self.raws.append(_Raw(entry, self._parent(record), message))
+        self.last = uuid
+        self.hint = None
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        out = self.out
+        targets = self._targets()
+        place = self._fold(targets, known)
+        parents = [ROOT] * len(out.entries)
+        for index, entry in enumerate(out.entries):
+            raw = self.seen[entry.id]
+            target = targets[raw]
+            parent = place[target] if isinstance(target, int) and target >= 0 else target
+            if isinstance(parent, str):
+                entry.wanted = parent or None
+                parents[index] = LOST
+                entry.gap = "self parent" if parent == entry.id else "parent not in file"
+            elif parent == index:
+                parents[index] = LOST
+                entry.gap = "self parent"
+            else:
+                parents[index] = parent
+        for index, reason in settle(parents).items():
+            out.entries[index].gap = reason or out.entries[index].gap
+        for entry, parent in zip(out.entries, parents, strict=True):
+            entry.parent = parent
+        self._read_compactions(place)
+        self._find_active(place)
+        return out
+
+    def _targets(self) -> list[int | str]:
+        """For each raw the raw it hangs on, ROOT, or the uuid that is nowhere in the file."""
+        memo: dict[str, int | str] = {}
+        targets: list[int | str] = []
+        for raw in self.raws:
+            way: list[str] = []
+            uuid: str | None = raw.parent
+            while (
+                uuid is not None
+                and uuid not in self.seen
+                and uuid not in memo
+                and uuid in self.links
+            ):
+                way.append(uuid)
+                memo[uuid] = _UNKNOWN_PARENT  # stands if the way comes back here: a cycle
+                uuid = self.links[uuid]
+            end: int | str = ROOT
+            if uuid is not None:
+                end = self.seen[uuid] if uuid in self.seen else memo.get(uuid, uuid)
+            for each in way:
+                memo[each] = end
+            targets.append(end)
+        return targets
+
+    def _fold(self, targets: list[int | str], known: Known) -> list[int]:
+        """Put the pieces of each message together; for each raw the index of its entry.
+
+        Only along the chain: on a record or a result of the same message, or beside one under the
+        same parent. An equal message id elsewhere is another message.
+        """
+        entries = self.out.entries
+        place: list[int] = []
+        owner: dict[int, int] = {}  # entry of a result -> entry of its call
+        under: dict[tuple[str, int | str], int] = {}  # (message id, parent) -> entry
+        names: list[str | None] = []
+        for index, raw in enumerate(self.raws):
+            node = raw.entry.node = known(raw.piece.id)
+            target = targets[index]
+            above = place[target] if isinstance(target, int) and 0 <= target < index else None
+            if raw.message is not None:
+                spot = (raw.message, target)
+                near = [above, owner.get(above, -1) if above is not None else None, under.get(spot)]
+                same = [n for n in near if n is not None and n >= 0 and names[n] == raw.message]
+                fold = next((n for n in same if entries[n].node == node), None)
+                if fold is not None:
+                    self._join(entries[fold], raw)
+                    place.append(fold)
+                    continue
+                if any(entries[n].node is not None for n in same) and node is None:
+                    raw.entry.kind = "late"
+                if target != ROOT:
+                    under.setdefault(spot, len(entries))
+            if raw.entry.results and above is not None:
+                owner[len(entries)] = owner.get(above, above)
+            place.append(len(entries))
+            entries.append(raw.entry)
+            names.append(raw.message)
+        return place
+
+    @staticmethod
+    def _join(entry: Entry, raw: _Raw) -> None:
+        entry.pieces.append(raw.piece)
+        entry.calls = entry.calls or raw.entry.calls
+        entry.error = entry.error or raw.entry.error
+
+    def _read_compactions(self, place: list[int]) -> None:
+        for raw in self.raws:
+            if raw.entry.role != "summary":
+                continue
+            boundary = self._boundary_above(raw.parent)
+            told = raw.entry.compaction = Compaction(boundary.trigger if boundary else None)
+            if boundary is None:
+                continue
+            kept = [place[self.seen[uuid]] for uuid in boundary.kept if uuid in self.seen]
+            kept += self._segment(boundary, place)
+            told.kept = list(dict.fromkeys(kept))
+
+    def _boundary_above(self, uuid: str | None) -> _Boundary | None:
+        for _ in range(len(self.links) + 1):
+            if uuid is None or uuid in self.seen:
+                return None
+            if uuid in self.boundaries:
+                return self.boundaries[uuid]
+            uuid = self.links.get(uuid)
+        return None
+
+    def _segment(self, boundary: _Boundary, place: list[int]) -> list[int]:
+        """Entries of the kept segment from its head to its tail; none if it is no path."""
+        if boundary.head not in self.seen or boundary.tail not in self.seen:
+            return []
+        head, index = (place[self.seen[uuid]] for uuid in (boundary.head, boundary.tail))
+        way = [index]
+        while index != head and index >= 0:
+            index = self.out.entries[index].parent
+            way.append(index)
+        return way[::-1] if index == head else []
+
+    def _find_active(self, place: list[int]) -> None:
+        """The newest entry; a failed request only where nothing else stands beside it."""
+        entries = self.out.entries
+        if not entries:
+            return
+        active = place[-1]
+        if entries[active].error:
+            beside = entries[active].parent
+            others = [
+                index
+                for index, entry in enumerate(entries)
+                if entry.parent == beside and not entry.error and entry.role == "assistant"
+            ]
+            active = others[-1] if others else active
+        self.out.active = active
+        if self.hint is not None:
+            self._follow_hint(place, active)
+
+    def _follow_hint(self, place: list[int], active: int) -> None:
+        """Go where the client said it was, unless that only is an older point of the same line."""
+        uuid = self.hint
+        for _ in range(len(self.links) + 1):
+            if uuid is None or uuid in self.seen:
+                break
+            uuid = self.links.get(uuid)
+        if uuid is None or uuid not in self.seen:
+            return
+        hinted = place[self.seen[uuid]]
+        above = active
+        while above >= 0 and above != hinted:
+            above = self.out.entries[above].parent
+        if above < 0:
+            self.out.active = hinted
+
+    # -- content -----------------------------------------------------------------------------------
+
+    def content(self, entry: Entry) -> Content:
+        """The content of all pieces of `entry`, read again."""
+        renderer = Renderer()
+        before = self.lines.reread_bytes
+        usage: object = None
+        first: Json | None = None
+        for piece in entry.pieces:
+            record = self.lines.at(piece.offset, piece.index)
+            first = first or record
+            message = record["message"]
+            renderer.add(message.get("content"))
+            usage = message.get("usage") or usage
+        content = renderer.finish()
+        content.size = self.lines.reread_bytes - before
+        assert first is not None
+        content.time = parse_time(first.get("timestamp"))
+        content.cwd = _path_in(first)
+        if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+            content.usage = usage
+        return content
+
+
+def _path_in(record: Json) -> str | None:
+    cwd = record.get("cwd")
+    return cwd if isinstance(cwd, str) and 0 < len(cwd) <= PATH_CHARS_MAX else None
+
+
+def read_claude_code(stream: BinaryIO, known: Known) -> Iterator[Transcript]:
+    """The one session of a file. Records of subagents are only counted."""
+    file = _ClaudeFile(Lines(stream, is_claude_record))
+    for found in file.lines:
+        file.take(found)
+    yield file.finish(known)
+
+
+def claude_family(record: Json) -> tuple[str, str | None] | None:
+    """The session of a record and the session it was forked from; None where it tells neither."""
+    session, origin = native_id(record.get("sessionId")), record.get("forkedFrom")
+    if session is None or "uuid" not in record:
+        return None
+    return session, native_id(origin.get("sessionId")) if isinstance(origin, dict) else None
+
+
+# ================================================================================================
+# 7. Messages
+#
+# Our own form: {"role", "text", "tokens"?, "id"?, "parent"?, "time"?}, one object a line. Without
+# `parent` a message hangs on the line before it; `null` begins a line of its own. Without `id` a
+# message is known by what it says and what it hangs on.
+# ================================================================================================
+
+_ROLES = {
+    **{role: (role, None) for role in ("user", "assistant", "system", "tool", "summary")},
+    "shell": ("user", "shell"),
+    "custom": ("user", "custom"),
+}
+
+
+def is_message_record(record: Json) -> bool:
+    """Whether this looks like a line of the simple form."""
+    return isinstance(record.get("role"), str) and isinstance(record.get("text"), str)
+
+
+def no_family(record: Json) -> None:
+    """For formats whose files know nothing of each other."""
+
+
+def _simple_id(value: object) -> str | None:
+    return native_id(str(value) if type(value) is int else value)
+
+
+class _MessagesFile:
+    __slots__ = ("by_id", "lines", "newest", "out", "parents", "wanted")
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.out = Transcript("messages", False, self.content)
+        self.by_id: dict[str, int] = {}
+        self.wanted: list[str | None] = []  # of each entry, an explicit parent
+        self.newest = ROOT  # the entry of the line before
+
+    def take(self, found: Found) -> None:
+        """Count one line and make an entry of it."""
+        self.out.counts.records += 1
+        record = found.value
+        wrong = self._wrong(record)
+        if record is None or wrong is not None:
+            self.out.counts.bad += 1
+            self.out.notes.add("unparseable line", f"line {found.line}: {wrong}")
+            return
+        if found.mended and "lone surrogate" not in self.out.notes.kinds:
+            self.out.notes.add("lone surrogate", f"line {found.line}: half a character, now U+FFFD")
+        if record.get("tokens") is not None and _tokens_of(record) is None:
+            self.out.notes.add("tokens", f"line {found.line}: tokens is no whole number; estimated")
+        wanted = _simple_id(record.get("parent"))
+        id = _simple_id(record.get("id")) or self._hash(record, wanted)
+        if id in self.by_id:
+            self._repeat(self.by_id[id], found, record)
+        else:
+            self._add(id, found, record, wanted)
+
+    @staticmethod
+    def _wrong(record: Json | None) -> str | None:
+        if record is None:
+            return "cannot be read"
+        if not is_message_record(record):
+            return "role and text must be strings"
+        return None if record["role"] in _ROLES else f"unknown role {record['role']!r:.80}"
+
+    def _hash(self, record: Json, wanted: str | None) -> str:
+        above = wanted
+        if above is None and "parent" not in record and self.newest != ROOT:
+            above = self.out.entries[self.newest].id
+        return "#" + sha256(compact_json([above, record["role"], record["text"]]).encode())
+
+    def _repeat(self, index: int, found: Found, record: Json) -> None:
+        self.newest = index
+        piece = self.out.entries[index].pieces[0]
+        first = self.lines.at(piece.offset, piece.index)
+        if (first["role"], first["text"]) == (record["role"], record["text"]):
+            _count(self.out.counts.known, "duplicate id")
+            return
+        self.out.counts.changed += 1
+        self.out.notes.add(
+            "changed",
+            f"line {found.line}: the id of line {piece.line} with another text; the first stays",
+        )
+
+    def _add(self, id: str, found: Found, record: Json, wanted: str | None) -> None:
+        role, kind = _ROLES[record["role"]]
+        entry = Entry(role, Piece(id, found))
+        entry.kind = kind
+        entry.parent = ROOT if "parent" in record else self.newest
+        self.newest = self.by_id[id] = len(self.out.entries)
+        self.out.entries.append(entry)
+        self.wanted.append(wanted)
+
+    def finish(self) -> Transcript:
+        """The transcript, its parents looked up."""
+        entries = self.out.entries
+        for index, wanted in enumerate(self.wanted):
+            entry = entries[index]
+            if wanted is not None:
+                entry.parent = self.by_id.get(wanted, LOST)
+                if entry.parent in (LOST, index):
+                    entry.gap = "self parent" if entry.parent == index else "parent not in file"
+                    entry.wanted = wanted if entry.parent == LOST else None
+                    entry.parent = LOST
+        parents = [entry.parent for entry in entries]
+        for index, reason in settle(parents).items():
+            entries[index].gap = reason or entries[index].gap
+        for entry, parent in zip(entries, parents, strict=True):
+            entry.parent = parent
+        if entries:
+            self.out.active = len(entries) - 1
+            self.out.time = self.content(entries[0]).time
+        return self.out
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        record = self.lines.at(entry.pieces[0].offset, entry.pieces[0].index)
+        content = Content(record["text"])
+        content.time = parse_time(record.get("time"))
+        content.tokens = _tokens_of(record)
+        return content
+
+
+def _tokens_of(record: Json) -> int | None:
+    tokens = record.get("tokens")
+    return tokens if type(tokens) is int and 0 <= tokens <= timeline.TOKENS_MAX else None
+
+
+def read_messages(stream: BinaryIO, known: Known) -> Iterator[Transcript]:
+    """The one conversation of a file of the simple form."""
+    file = _MessagesFile(Lines(stream, is_message_record))
+    for found in file.lines:
+        file.take(found)
+    yield file.finish()
+
+
+# ================================================================================================
+# 8. Formats
+# ================================================================================================
+
+
+class Format:
+    """One reader. `accepts` tells its records from those of others, by content alone; `family`
+    says of a record which session it is of, and of which that is a fork."""
+
+    __slots__ = ("accepts", "family", "name", "read")
+
+    def __init__(
+        self,
+        name: str,
+        accepts: Callable[[Json], bool],
+        read: Callable[[BinaryIO, Known], Iterator[Transcript]],
+        family: Callable[[Json], tuple[str, str | None] | None],
+    ) -> None:
+        self.name = name
+        self.accepts = accepts
+        self.read = read
+        self.family = family
+
+
+FORMATS = (
+    Format("claude-code", is_claude_record, read_claude_code, claude_family),
+    Format("messages", is_message_record, read_messages, no_family),
+)
+
+
+def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
+    """The format of what `stream` holds; else None and why not."""
+    empty, why = not stream.seek(0, os.SEEK_END), "no JSON lines"
+    for record in Lines(stream, lambda _: False).head():
+        why = "JSON lines of no known format"
+        for format in FORMATS:
+            if format.accepts(record):
+                return format, ""
+    return None, "empty" if empty else why
+
+
+# ================================================================================================
+# 9. Layout
+#
+# From the client's own chain to our tree; pure. A place in the tree is a number: a node that is
+# there already (0: the root), or -1, -2, ... for the steps of the plan.
+# ================================================================================================
+
+MESSAGE, SUMMARY, COPY = range(3)
+
+
+class Step:
+    """A node to be made: of `entry`, below `parent`. A summary stands for first..last; a copy is
+    one of `original`, kept behind the summary `first`. `anchor` is the node, there already, that
+    it hangs on directly or not."""
+
+    __slots__ = ("anchor", "entry", "first", "kind", "last", "late", "original", "parent")
+
+    def __init__(self, kind: int, entry: int, parent: int, anchor: int) -> None:
+        self.kind = kind
+        self.entry = entry
+        self.parent = parent
+        self.anchor = anchor
+        self.first = self.last = self.original = 0
+        self.late = False
+
+
+class Plan:
+    """Steps in the order in which nodes are made, and where each entry stands.
+
+    `place` is None for an entry that another timeline holds (`foreign` of them). `active`: where
+    the client goes on, None where nothing tells. `ends`: old end of a compaction -> its number.
+    `children`: how many steps hang directly on a place.
+    """
+
+    __slots__ = ("active", "children", "ends", "foreign", "place", "steps")
+
+    def __init__(self, entries: int) -> None:
+        self.steps: list[Step] = []
+        self.place: list[int | None] = [None] * entries
+        self.active: int | None = None
+        self.ends: dict[int, int] = {}
+        self.children: dict[int, int] = {}
+        self.foreign = 0
+
+    def leaves(self) -> list[int]:
+        """New nodes without children, in the order of nodes."""
+        return [-n for n in range(1, len(self.steps) + 1) if -n not in self.children]
+
+    def step(self, place: int) -> Step:
+        """The step that makes the new node `place`."""
+        return self.steps[-place - 1]
+
+
+class Ground:
+    """The tree that a transcript is laid onto; this one is empty."""
+
+    __slots__ = ()
+
+    def parent(self, node: int) -> int:
+        """The parent of `node`."""
+        return 0
+
+    def top(self, node: int) -> int:
+        """The ancestor of `node` that hangs on the root."""
+        return node
+
+    def has_child(self, node: int) -> bool:
+        """Whether anything hangs on `node`."""
+        return False
+
+    def is_late(self, node: int) -> bool:
+        """Whether `node` was made as a late one."""
+        return False
+
+    def copy(self, summary: int, original: int) -> int | None:
+        """The copy of `original` that stands behind `summary`."""
+        return None
+
+    def attach(self, node: int) -> int:
+        """Where something that hangs on `node` is to go: on `node`, or on what has grown there."""
+        return node
+
+    def text(self, node: int) -> str:
+        """The text of `node`."""
+        return ""
+
+    def top_alone(self, leaf: int, anchors: Iterable[int]) -> int | None:
+        """The topmost message above or at `leaf`, a leaf, that lies on no other line.
+
+        `anchors` are nodes that get children now.
+        """
+        return None
+
+
+class _Layout:
+    __slots__ = (
+        "chain_last", "chain_of", "compactions", "ended", "entries", "ground", "late", "newest",
+        "newest_child", "plan", "spot", "tops", "transcript",
+    )  # fmt: skip
+
+    def __init__(self, transcript: Transcript, ground: Ground) -> None:
+        self.transcript = transcript
+        self.entries = transcript.entries
+        self.ground = ground
+        self.plan = Plan(len(self.entries))
+        self.spot: dict[int, int] = {}  # entry -> where what hangs on it goes, if not its place
+        self.chain_of: dict[int, int] = {}  # entry of a result -> entry of its call
+        self.chain_last: dict[int, int] = {}  # entry of a call -> entry of its last result
+        self.late: set[int] = set()  # entries
+        self.ended: set[int] = set()  # places whose line goes on behind a summary
+        self.newest_child: dict[int, int] = {}
+        self.newest = 0  # the place made or found last
+        self.tops: list[int] = []  # of each step, the place on its path that hangs on the root
+        self.compactions = 0
+
+    def run(self) -> Plan:
+        """The plan."""
+        for index in creation_order([entry.parent for entry in self.entries]):
+            self._put(index)
+        self.plan.active = self._active()
+        return self.plan
+
+    def _put(self, index: int) -> None:
+        entry = self.entries[index]
+        if entry.away:
+            self.plan.foreign += 1
+            return
+        above = entry.parent
+        call = above if above >= 0 and self.entries[above].calls else self.chain_of.get(above)
+        if entry.compaction is not None:
+            self.compactions += 1
+        if entry.node is not None:
+            self._put_known(index, entry.node, call)
+        elif entry.compaction is not None:
+            self._put_summary(index, self._below(index, call))
+        else:
+            self._put_message(index, call)
+        self.newest = self.spot.get(index, self.plan.place[index] or 0)
+
+    def _below(self, index: int, call: int | None) -> int:
+        """The place on which entry `index` is to hang."""
+        entry = self.entries[index]
+        above = entry.parent
+        if above < 0:
+            return 0 if entry.outside is None else self.ground.attach(entry.outside)
+        if call is not None:
+            # What hangs on a call or one of its results goes behind the last of them, but on
+            # this side of a compaction that kept only some.
+            last = self.chain_last.get(call, call)
+            above = last if last in self.spot or above not in self.spot else above
+        place = self.spot.get(above, self.plan.place[above])
+        if place is None:
+            place = self.newest
+        return self.ground.attach(place) if place > 0 else place
+
+    def _put_known(self, index: int, node: int, call: int | None) -> None:
+        self.plan.place[index] = node
+        if self.entries[index].results and call is not None:
+            if self.ground.is_late(node):
+                self.late.add(index)
+            else:
+                self._chain(index, call)
+        self.newest_child[self.ground.parent(node)] = node
+        told = self.entries[index].compaction
+        for kept in told.kept if told is not None else ():
+            original = self.plan.place[kept]
+            copy = self.ground.copy(node, original) if original is not None else None
+            if copy is not None:
+                self.spot[kept] = self.spot[index] = copy
+
+    def _chain(self, index: int, call: int) -> None:
+        self.chain_of[index] = call
+        self.chain_last[call] = index
+
+    def _put_message(self, index: int, call: int | None) -> None:
+        entry = self.entries[index]
+        below = self._below(index, call)
+        late = entry.kind == "late"
+        if entry.results and call is not None:
+            if self._is_busy(below):
+                late = True
+                self.transcript.notes.add(
+                    "late result",
+                    f"line {entry.line}: a tool result after the talk went on; kept beside it",
+                )
+            else:
+                self._chain(index, call)
+        place = self._make(MESSAGE, index, below, leads_on=not late)
+        self.plan.place[index] = place
+        if late:
+            self.late.add(index)
+            self.plan.step(place).late = True
+
+    def _is_busy(self, place: int) -> bool:
+        if place in self.plan.children or place in self.ended:
+            return True
+        return place > 0 and self.ground.has_child(place)
+
+    def _make(self, kind: int, index: int, parent: int, *, leads_on: bool = True) -> int:
+        plan = self.plan
+        anchor = parent if parent >= 0 else plan.step(parent).anchor
+        plan.steps.append(Step(kind, index, parent, anchor))
+        place = -len(plan.steps)
+        plan.children[parent] = plan.children.get(parent, 0) + 1
+        self.tops.append(place if parent == 0 else self._top(parent))
+        if leads_on:
+            self.newest_child[parent] = place
+        return place
+
+    def _top(self, place: int) -> int:
+        return self.tops[-place - 1] if place < 0 else self.ground.top(place)
+
+    def _parent(self, place: int) -> int:
+        return self.plan.step(place).parent if place < 0 else self.ground.parent(place)
+
+    def _put_summary(self, index: int, end: int) -> None:
+        told = self.entries[index].compaction
+        assert told is not None
+        kept = [each for each in told.kept if self.plan.place[each] is not None]
+        first, last, behind = self._interval(end, kept)
+        if first == 0:  # nothing to sum up: a plain message
+            self.plan.place[index] = self._make(MESSAGE, index, end)
+            return
+        summary = place = self._make(SUMMARY, index, self._parent(first))
+        self.plan.place[index] = place
+        step = self.plan.step(place)
+        step.first, step.last = first, last
+        self.ended.add(end)
+        self.plan.ends.setdefault(end, self.compactions)
+        for each in behind:
+            place = self._make(COPY, each, place)
+            original = self.plan.place[each]
+            assert original is not None
+            self.plan.step(place).original = original
+            self.plan.step(place).first = summary
+            self.spot[each] = self.spot[index] = place
+
+    def _interval(self, end: int, kept: list[int]) -> tuple[int, int, list[int]]:
+        """(first, last, kept entries behind) of a summary whose line ends at `end`; first 0: none.
+
+        What is kept at the head of the line stays before the summary; whatever is kept from the
+        first other node on goes behind it.
+        """
+        if end == 0 or not kept:
+            return (self._top(end) if end else 0), end, []
+        by_place = {self.spot.get(each, self.plan.place[each] or 0): each for each in kept}
+        path = []
+        while end:
+            path.append(end)
+            end = self._parent(end)
+        path.reverse()
+        bare = [number for number, place in enumerate(path) if place not in by_place]
+        if not bare:
+            return 0, 0, []
+        behind = [by_place[place] for place in path[bare[0] :] if place in by_place]
+        return path[bare[0]], path[bare[-1]], behind
+
+    def _active(self) -> int | None:
+        """Where the client goes on: the newest place below the active entry."""
+        index = -1 if self.transcript.active is None else self.transcript.active
+        while index >= 0 and (self.plan.place[index] is None or index in self.late):
+            index -= 1
+        if index < 0:
+            return None
+        place = self.spot.get(index, self.plan.place[index])
+        while place in self.newest_child and place is not None:
+            place = self.newest_child[place]
+        return place
+
+
+def lay_out(transcript: Transcript, ground: Ground) -> Plan:
+    """The nodes that `transcript` adds to `ground`."""
+    return _Layout(transcript, ground).run()
+
+
+# ================================================================================================
+# 10. Names
+# ================================================================================================
+
+
+def branch_base(text: str) -> str:
+    """A branch name from the first line of `text` (or from a title); "" if that leaves nothing."""
+    line = " ".join(text.partition("\n")[0].split())
+    line = "".join(
+        "-" if char == "/" or _is_control(char) else char for char in line[:BRANCH_CHARS]
+    )
+    return line.strip()
+
+
+def _is_control(char: str) -> bool:
+    return char < " " or "\x7f" <= char < "\xa0"
+
+
+def free_name(taken: Container[str], base: str) -> str:
+    """`base`, or `base (2)`, `base (3)`... where it is taken."""
+    name, number = base, 2
+    while name in taken:
+        name, number = f"{base} ({number})", number + 1
+    return name
+
+
+def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
+    """The topmost message that only `leaf` has; summary nodes and copies do not count."""
+    top, place = None, leaf
+    while place < 0:
+        step = plan.step(place)
+        if step.kind == MESSAGE:
+            top = place
+        place = step.parent
+        if place == 0 or plan.children[place] > 1:
+            return top
+    if place != leaf and ground.has_child(place):
+        return top
+    anchors = [each for each in plan.children if each > 0 and each != place]
+    return ground.top_alone(place, anchors) or top
+
+
+# ================================================================================================
+# 11. Database
+#
+# The only section that writes, and only through `tx`, an open import transaction of the engine.
+# ================================================================================================
+
+ESTIMATOR = "wide"  # of imported timelines
+
+
+class _Settings:
+    """What the caller asked for; `progress` gets a line for people now and then."""
+
+    __slots__ = ("attachments", "dry_run", "into", "progress")
+
+    def __init__(
+        self,
+        into: int | None = None,
+        dry_run: bool = False,
+        attachments: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self.into = into
+        self.dry_run = dry_run
+        self.attachments = attachments
+        self.progress = progress
+
+
+class _TreeGround(Ground):
+    """A timeline of the database, as the layout sees it. `last`: the node the session reached."""
+
+    __slots__ = ("grown", "last", "timeline", "tl", "tops", "tx")
+
+    def __init__(self, tx: Importing, tl: int, last: int, head: int) -> None:
+        self.tx = tx
+        self.tl = tl
+        self.timeline = tx.timelines()[tl]
+        self.last = last
+        self.grown = head if self._is_own_growth(last, head) else last
+        self.tops: dict[int, int] = {}
+
+    def _is_own_growth(self, last: int, head: int) -> bool:
+        """Whether everything behind `last` up to `head` came from no transcript."""
+        if last == 0 or head == 0 or not self.tx.is_ancestor(last, head):
+            return False
+        while head != last:
+            row = self.tx.row(head)
+            if row.source_known:
+                return False
+            head = row.parent
+        return True
+
+    def parent(self, node: int) -> int:
+        return int(self.tx.row(node).parent)
+
+    def top(self, node: int) -> int:
+        way = []
+        while node not in self.tops:
+            above = self.parent(node)
+            if above == 0:
+                self.tops[node] = node
+                break
+            way.append(node)
+            node = above
+        self.tops.update(dict.fromkeys(way, self.tops[node]))
+        return self.tops[node]
+
+    def has_child(self, node: int) -> bool:
+        return bool(self.tx.children_any(node))
+
+    def is_late(self, node: int) -> bool:
+        return bool((self.tx.record(node).get("source") or {}).get("kind") == "late")
+
+    def copy(self, summary: int, original: int) -> int | None:
+        found = self.tx.find(_copy_identity(summary, original), self.tl)
+        return found[0] if found else None
+
+    def attach(self, node: int) -> int:
+        return self.grown if node == self.last else node
+
+    def text(self, node: int) -> str:
+        return str(self.tx.text(node))
+
+    def top_alone(self, leaf: int, anchors: Iterable[int]) -> int | None:
+        # What once was a branch still is a line.
+        branches = [*self.timeline.branches.values(), *self.timeline.ended]
+        heads = {branch.head for branch in branches}
+        shared = 0
+        for other in heads.union(anchors):
+            meet = self.tx.common(leaf, other)
+            # What ends above the leaf on its own path is a name on the way, not another line.
+            if meet != other or other in anchors:
+                shared = max(shared, self.tx.row(meet).depth if meet else 0)
+        top, node = None, leaf
+        while node:
+            row = self.tx.row(node)
+            if row.depth <= shared:
+                break
+            if not row.is_summary and not row.is_copy:
+                top = node
+            node = row.parent
+        return top
+
+
+def _copy_identity(summary: int, original: int) -> str:
+    return f"copy\0{summary}\0{original}"
+
+
+def _find_home(tx: Importing, transcript: Transcript, key: str, into: int | None) -> int | None:
+    """The timeline that this conversation belongs to; None: a new one.
+
+    Raises:
+        NotFound: `into` is no timeline.
+        Refused: it is another one than `into`.
+    """
+    states = tx.timelines()
+    if into is not None and not 0 <= into < len(states):
+        raise timeline.NotFound(f"unknown timeline tl{into}", timeline_id=f"tl{into}")
+    session = next((tl for tl, state in enumerate(states) if key in state.sessions), None)
+    held = _held_by_ids(tx, transcript) if transcript.unique else _held_by_talk(tx, transcript)
+    if transcript.unique and session is not None:
+        held.setdefault(session, 1)
+    if into is not None:
+        if held and into not in held:
+            elsewhere = max(held, key=lambda tl: (held[tl], -tl))
+            raise timeline.Refused(
+                f"session {transcript.session or 'of this file'} is in tl{elsewhere}",
+                session=transcript.session, timeline_id=f"tl{elsewhere}",
+            )  # fmt: skip
+        return into
+    if session is not None and (session in held or _may_follow(tx, transcript, session)):
+        return session
+    return max(held, key=lambda tl: (held[tl], -tl)) if held else None
+
+
+def _held_by_ids(tx: Importing, transcript: Transcript) -> dict[int, int]:
+    """Timeline -> how many messages of this conversation it holds, or else parents of such."""
+    held: dict[int, int] = {}
+    for entry in transcript.entries:
+        if entry.node is not None:
+            tl = tx.row(entry.node).timeline
+            held[tl] = held.get(tl, 0) + 1
+    for entry in transcript.entries if not held else ():
+        found = tx.find(transcript.identity(entry.wanted)) if entry.wanted else []
+        if found:
+            return {tx.row(found[0]).timeline: 1}
+    return held
+
+
+def _held_by_talk(tx: Importing, transcript: Transcript) -> dict[int, int]:
+    """The same where ids may clash: what is held must agree, and hold an answer or all of it."""
+    equal: dict[int, int] = {}
+    other: set[int] = set()
+    answered: set[int] = set()
+    for entry in transcript.entries:
+        found = tx.find(transcript.identity(entry.id))
+        text = transcript.read(entry).text if found else ""
+        for node in found:
+            row = tx.row(node)
+            if row.role != entry.role or not _is_same_text(tx.text(node), text):
+                other.add(row.timeline)
+                continue
+            equal[row.timeline] = equal.get(row.timeline, 0) + 1
+            if entry.role == "assistant":
+                answered.add(row.timeline)
+    named = not all(_is_made_up(entry.id) for entry in transcript.entries)
+    return {
+        tl: count for tl, count in equal.items() if tl in answered or (named and tl not in other)
+    }
+
+
+def _is_made_up(id: str) -> bool:
+    return len(id) == 65 and id.startswith("#")
+
+
+def _may_follow(tx: Importing, transcript: Transcript, tl: int) -> bool:
+    """Whether a file at a known path may go on in `tl` though it shares no answer with it."""
+    return not any(
+        tx.find(transcript.identity(entry.id), tl)
+        for entry in transcript.entries
+        if not _is_made_up(entry.id)
+    )
+
+
+def _is_same_text(stored: str, text: str) -> bool:
+    return stored == (text if len(text) * 4 <= timeline.TEXT_BYTES_MAX else cut_text(text)[0])
+
+
+def cut_text(text: str) -> tuple[str, bytes | None]:
+    """`text` as a node can hold it, and all its bytes if that is less than the whole."""
+    whole = text.encode()
+    if len(whole) <= timeline.TEXT_BYTES_MAX:
+        return text, None
+    digest = sha256(whole)
+    room = timeline.TEXT_BYTES_MAX - len(_more(len(whole), digest).encode())
+    begin = whole[:room].decode("utf-8", "ignore")
+    return begin + _more(len(whole) - len(begin.encode()), digest), whole
+
+
+def _more(count: int, digest: str) -> str:
+    return f"[… {count} bytes more, sha256 {digest}]"
+
+
+def _look_up(tx: Importing, transcript: Transcript, home: int | None) -> None:
+    """Note on each entry which node of `home` carries it, and which its parent outside the file."""
+    foreign: set[int] = set()
+    for entry in transcript.entries:
+        if entry.node is None and transcript.unique:
+            pass
+        elif home is None:
+            entry.node = None
+        elif entry.node is None or tx.row(entry.node).timeline != home:
+            found = tx.find(transcript.identity(entry.id), home)
+            if not found and entry.node is not None:
+                entry.away = True
+                foreign.add(tx.row(entry.node).timeline)
+            entry.node = found[0] if found else None
+        if entry.gap is not None and entry.wanted is not None and home is not None:
+            found = tx.find(transcript.identity(entry.wanted), home)
+            if found:
+                entry.outside, entry.parent, entry.gap = found[0], ROOT, None
+    for tl in sorted(foreign):
+        transcript.notes.add(
+            "elsewhere", f"messages of this session are in tl{tl} too; timelines are never joined"
+        )
+
+
+class _Line:
+    """What a message node stores; `kept` and `files` are bytes for files beside the database, what
+    was too long and what placeholders stand for."""
+
+    __slots__ = ("blocks", "files", "kept", "role", "source", "text", "tokens")
+
+    def __init__(self, role: str, blocks: list[Json] | None) -> None:
+        self.role = role
+        self.blocks = blocks
+        self.text = ""
+        self.tokens = 0
+        self.source: Json = {}
+        self.kept: list[bytes] = []
+        self.files: list[bytes] = []
+
+
+class _Landing:
+    """Writes the plan of one transcript into timeline `tl`, and counts what it wrote."""
+
+    __slots__ = (
+        "bases", "branches", "copied", "created", "db", "ground", "leaves", "nodes", "oversize",
+        "own", "own_base", "plan", "session", "settings", "summaries", "tl", "transcript", "tx",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, db: Database, tx: Importing, transcript: Transcript, home: int | None, session: str,
+        settings: _Settings,
+    ) -> None:  # fmt: skip
+        self.db = db
+        self.tx = tx
+        self.transcript = transcript
+        self.settings = settings
+        self.session = session
+        self.tl = home
+        self.created = False
+        self.own: Branch | None = None  # the session's branch while it lives
+        last = 0
+        if home is not None:
+            number, last = tx.timelines()[home].sessions.get(session, (None, 0))
+            self.own = None if number is None else tx.branch_of(home, number)
+        head = self.own.head if self.own is not None else 0
+        self.ground = Ground() if home is None else _TreeGround(tx, home, last, head)
+        self.plan = lay_out(transcript, self.ground)
+        self.nodes: list[int] = []  # of each step made so far
+        self.leaves: list[int] = []  # places that still need a branch, in the order of nodes
+        self.bases: dict[int, str] = {}  # of leaves, what the branch is to be called
+        self.own_base = ""
+        self.waiting = 0  # characters not committed yet
+        self.copied = self.oversize = self.summaries = self.branches = 0
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def write(self, path: str) -> None:
+        """Make all nodes and branches; large plans in several transactions."""
+        steps = self.plan.steps
+        if not steps:
+            self._update_title()
+            return
+        if self.tl is None:
+            self._create()
+        self.leaves = self._open_leaves()
+        # Now, while nothing new hangs on the nodes that are there.
+        self.bases = {leaf: self._base(leaf) for leaf in self.leaves}
+        self.own_base = self._own_base()
+        begun = 0
+        for number, step in enumerate(steps):
+            self._make(step)
+            last = number + 1 == len(steps)
+            if self.settings.progress is not None and number and number % PROGRESS_EVERY == 0:
+                self.settings.progress(f"{path}: {number} of {len(steps)} messages")
+            full = number - begun >= CHUNK_NODES or self.waiting >= CHUNK_CHARS
+            # A summary and its copies belong together: a copy is never missing behind it.
+            if full and not last and steps[number + 1].kind != COPY and not self.settings.dry_run:
+                self._settle()
+                self.tx.commit()
+                begun, self.waiting = number, 0
+        self._settle()
+        self._update_title()
+
+    def _create(self) -> None:
+        transcript = self.transcript
+        source: Json = {"format": transcript.format}
+        for name in ("session", "cwd", "time"):
+            if getattr(transcript, name) is not None:
+                source[name] = getattr(transcript, name)
+        self.tl = self.tx.create(transcript.title, ESTIMATOR, source)
+        self.created = True
+        self.branches = 1
+        self.own = self._state().branches["main"]
+
+    def _state(self) -> TimelineState:
+        return self.tx.timelines()[self.home]
+
+    @property
+    def home(self) -> int:
+        """The timeline, once there is one."""
+        assert self.tl is not None
+        return self.tl
+
+    def _node(self, place: int) -> int:
+        return self.nodes[-place - 1] if place < 0 else place
+
+    def _make(self, step: Step) -> None:
+        if step.kind == COPY:
+            self._make_copy(step)
+            return
+        transcript = self.transcript
+        entry = transcript.entries[step.entry]
+        line = self._line(step)
+        if not self.settings.dry_run:
+            for data in line.kept + (line.files if self.settings.attachments else []):
+                self.db.keep_bytes(data)
+        self.oversize += len(line.kept) > 0
+        identities = [transcript.identity(piece.id) for piece in entry.pieces]
+        if step.kind == SUMMARY:
+            node = self.tx.summary(
+                self.home, self._node(step.first), self._node(step.last), line.text, line.tokens,
+                line.source, identities,
+            )  # fmt: skip
+            self.summaries += 1
+            self.nodes.append(node)
+        else:
+            self._append(step.parent, line, identities)
+
+    def _append(self, parent: int, line: _Line, identities: Sequence[str]) -> None:
+        node = self.tx.append(
+            self.home, self._node(parent), line.role, line.text, line.tokens, line.source,
+            line.blocks, identities,
+        )  # fmt: skip
+        self.nodes.append(node)
+        self.waiting += len(line.text)
+
+    def _line(self, step: Step) -> _Line:
+        """What is stored for a step that is no copy."""
+        entry = self.transcript.entries[step.entry]
+        content = self.transcript.read(entry)
+        line = _Line(entry.role, content.blocks)
+        line.text, whole = cut_text(content.text)
+        if whole is not None:
+            line.kept.append(whole)
+        if content.blocks is None:
+            content.sent = line.text
+        else:
+            self.waiting += content.size
+            if content.size > timeline.BLOCKS_BYTES_MAX // 2:
+                self._limit_blocks(line)
+        line.tokens = content.count(self._state().estimator)
+        line.source = self._source(entry, content, step)
+        line.files = content.files
+        return line
+
+    @staticmethod
+    def _limit_blocks(line: _Line) -> None:
+        exact = compact_json(line.blocks).encode()
+        if len(exact) > timeline.BLOCKS_BYTES_MAX:
+            told = {"type": "oversize", "bytes": len(exact), "sha256": sha256(exact)}
+            line.blocks = [told]
+            line.kept.append(exact)
+
+    def _source(self, entry: Entry, content: Content, step: Step) -> Json:
+        source: Json = {"format": self.transcript.format}
+        for name, value in (
+            ("session", self.transcript.session),
+            ("id", entry.id),
+            ("cwd", content.cwd),
+            ("time", content.time),
+            ("kind", "late" if step.late else entry.kind),
+            ("error", entry.error or None),
+            ("gap", entry.gap),
+            ("usage", content.usage),
+        ):
+            if value is not None:
+                source[name] = value
+        return source
+
+    def _make_copy(self, step: Step) -> None:
+        """Write the original again behind its summary: same role, text, blocks and tokens."""
+        original = self._node(step.original)
+        if step.original < 0:
+            line = self._line(self.plan.step(step.original))
+        else:
+            record = self.tx.record(original)
+            line = _Line(record["role"], record.get("blocks"))
+            line.text, line.tokens = record["text"], record["tokens"]
+            line.source = record.get("source", {})
+        line.source = {**line.source, "copy_of": f"n{original}"}
+        self._append(step.parent, line, [_copy_identity(self._node(step.first), original)])
+        self.copied += 1
+
+    # -- branches ----------------------------------------------------------------------------------
+
+    def _open_leaves(self) -> list[int]:
+        """Places that get a branch of their own: the end that the session's branch leaves behind,
+        then new leaves, but for the one where the client goes on."""
+        plan, leaves = self.plan, self.plan.leaves()
+        active = plan.active
+        if active is None or active >= 0:
+            return leaves
+        leaves = [leaf for leaf in leaves if leaf != active]
+        head = 0 if self.own is None else self.own.head
+        if not head or head in plan.children or self.tx.children_any(head):
+            return leaves
+        others = [b for b in self._state().branches.values() if b.head == head]
+        if len(others) > 1 or self.tx.is_ancestor(head, plan.step(active).anchor):
+            return leaves
+        return [head, *leaves]
+
+    def _settle(self) -> None:
+        """Bring branches up to the nodes made so far."""
+        reached = self._reached()
+        if reached is not None:
+            self._move_own(reached)
+        elif self.created and self.session not in self._state().sessions:
+            self.tx.session(self.home, self.session, "main", 0)
+        self._end_inner()
+        made, later = -len(self.nodes), []
+        for leaf in self.leaves:
+            # An old end is left once the session's branch has moved.
+            left = leaf > 0 and self.own is not None and self.own.head != leaf
+            if left or made <= leaf < 0:
+                self._name(leaf)
+            else:
+                later.append(leaf)
+        self.leaves = later
+
+    def _reached(self) -> int | None:
+        """The deepest new place made so far on the way to where the client goes on."""
+        place = self.plan.active
+        if place is None or place >= 0:
+            return None
+        while place < -len(self.nodes):
+            place = self.plan.step(place).parent
+        return place if place < 0 else None
+
+    def _move_own(self, place: int) -> None:
+        node = self._node(place)
+        if self.own is None:
+            name = self._free(self.own_base, node)
+            self.tx.branch(self.home, name, node)
+            self.branches += 1
+            self.own = self._state().branches[name]
+        elif self.own.head != node:
+            self.tx.move(self.home, self.own.name, node)
+            self.own = self._state().branches[self.own.name]
+        self.tx.session(self.home, self.session, self.own.name, node)
+
+    def _own_base(self) -> str:
+        """What the session's branch would be called, should it need one."""
+        active = self.plan.active
+        if active is None or active >= 0 or self.own is not None:
+            return ""
+        return branch_base(self.transcript.title or "") or self._base(active)
+
+    def _end_inner(self) -> None:
+        """Branches made by import, on which nobody else wrote, follow their line or end."""
+        state = self._state()
+        sessions = {number for number, _ in state.sessions.values()}
+        for branch in list(state.branches.values()):
+            if not branch.imported or branch.number in sessions or branch.name == state.current:
+                continue
+            if branch.head not in self.plan.children or not self.tx.row(branch.head).source_known:
+                continue
+            made = [leaf for leaf in self.leaves if -len(self.nodes) <= leaf < 0]
+            on = [leaf for leaf in made if self.plan.step(leaf).anchor == branch.head]
+            if on:
+                self.leaves.remove(on[0])
+                self.tx.move(self.home, branch.name, self._node(on[0]))
+            elif all(
+                self.plan.step(leaf).anchor != branch.head for leaf in self.leaves if leaf < 0
+            ):
+                self.tx.drop(self.home, branch.name)
+
+    def _name(self, leaf: int) -> None:
+        node = self._node(leaf)
+        self.tx.branch(self.home, self._free(self.bases[leaf], node), node)
+        self.branches += 1
+
+    def _base(self, leaf: int) -> str:
+        if leaf in self.plan.ends:
+            return f"before compaction {self.plan.ends[leaf]}"
+        top = topmost_alone(self.plan, self.ground, leaf)
+        if top is None:
+            return ""
+        if top > 0:
+            return branch_base(self.ground.text(top))
+        entry = self.transcript.entries[self.plan.step(top).entry]
+        return branch_base(self.transcript.read(entry).text)
+
+    def _free(self, base: str, node: int) -> str:
+        return free_name(self._state().branches, base or f"branch n{node}")
+
+    def _update_title(self) -> None:
+        """The timeline follows the title of the session that it was made from, until renamed."""
+        title = self.transcript.title
+        if self.tl is None or self.created or title is None or self.own is None:
+            return
+        state = self._state()
+        made_from = state.source or {}
+        if made_from.get("session") != self.transcript.session or self.transcript.session is None:
+            return
+        if not state.titled and state.title != title:
+            self.tx.rename(self.home, title)
+
+    # -- result ------------------------------------------------------------------------------------
+
+    def row(self) -> Json:
+        """What became of each record of the transcript."""
+        transcript, counts = self.transcript, self.transcript.counts
+        added = folded = known = changed = 0
+        for entry in transcript.entries:
+            pieces = len(entry.pieces)
+            if entry.node is None and not entry.away:
+                added += 1
+                folded += pieces - 1
+            elif entry.node is not None and self._is_changed(entry, entry.node):
+                changed += 1
+                known += pieces - 1
+            else:
+                known += pieces
+        transcript.note_gaps()
+        return {
+            "timeline_id": self._shown_id(),
+            "title": transcript.title,
+            "format": transcript.format,
+            "session": transcript.session,
+            "records": counts.records,
+            "added": added,
+            "folded": folded,
+            "known": known + sum(counts.known.values()),
+            "changed": changed + counts.changed,
+            "hidden": sum(counts.hidden.values()),
+            "skipped": sum(counts.skipped.values()),
+            "sidechain": counts.sidechain,
+            "bad": counts.bad,
+            "pending": 0,
+            "copied": self.copied,
+            "oversize": self.oversize,
+            "branches": self.branches,
+            "summaries": self.summaries,
+            "warnings": transcript.notes.to_list(),
+        }
+
+    def _shown_id(self) -> str | None:
+        return (
+            None if self.tl is None or (self.created and self.settings.dry_run) else f"tl{self.tl}"
+        )
+
+    def _is_changed(self, entry: Entry, node: int) -> bool:
+        """Whether the file now says something else than the stored message, which stays."""
+        stored = self.tx.record(node)
+        text = self.transcript.read(entry).text
+        if stored.get("purged") or _is_same_text(stored["text"], text):
+            return False
+        # A file cut off within a message has its first pieces only.
+        if len(entry.pieces) < len(stored.get("ids", ())) and stored["text"].startswith(text):
+            return False
+        self.transcript.notes.add(
+            "changed", f"line {entry.line}: n{node} was read with another text, which stays"
+        )
+        return True
+
+
+def _bring_in(
+    db: Database, tx: Importing, transcript: Transcript, path: str, settings: _Settings
+) -> Json:  # fmt: skip
+    """Write what `transcript` adds to the database and return its row of the result."""
+    session = f"{transcript.format}\0{transcript.session or os.path.realpath(path)}"
+    home = _find_home(tx, transcript, session, settings.into) if transcript.entries else None
+    _look_up(tx, transcript, home)
+    landing = _Landing(db, tx, transcript, home, session, settings)
+    landing.write(path)
+    return landing.row()
+
+
+# ================================================================================================
+# 12. Files
+# ================================================================================================
+
+
+class _Item:
+    """A file to read: `path` as it is shown, `member` its name where it lies in a ZIP."""
+
+    __slots__ = ("family", "file", "format", "member", "named", "path", "waited")
+
+    def __init__(self, file: str, member: str | None, named: bool) -> None:
+        self.file = file
+        self.member = member
+        self.path = file if member is None else f"{file}/{member}"
+        self.named = named
+        self.format: Format | None = None
+        self.family: tuple[str, str | None] | None = None
+        self.waited = False
+
+    def open(self) -> Any:
+        """The content as a binary stream that can seek. Raises OSError and what zipfile raises."""
+        if self.member is None:
+            return open(self.file, "rb")
+        import shutil
+        import tempfile
+        import zipfile
+
+        with zipfile.ZipFile(self.file) as archive, archive.open(self.member) as packed:
+            stream = tempfile.SpooledTemporaryFile(MEMBER_BYTES_IN_MEMORY)  # noqa: SIM115
+            try:
+                shutil.copyfileobj(packed, stream, 1 << 20)
+            except BaseException:
+                stream.close()
+                raise
+        return stream
+
+
+def _items(paths: Sequence[str]) -> Iterator[_Item]:
+    """The files that `paths` name, folders and ZIPs opened up, each once.
+
+    Raises:
+        NotFound: a path does not exist.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        if not os.path.exists(path):
+            raise timeline.NotFound(f"no such file or folder: {path}", path=path)
+        for file in _files_below(path) if os.path.isdir(path) else (path,):
+            real = os.path.realpath(file)
+            if real not in seen:
+                seen.add(real)
+                yield from _members(file, file == path)
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            file = os.path.join(place, name)
+            if os.path.isfile(file):
+                yield file
+
+
+def _members(file: str, named: bool) -> list[_Item]:
+    """The file itself, or what lies in it if it is a ZIP."""
+    try:
+        with open(file, "rb") as stream:
+            packed = stream.read(2) == b"PK"
+    except OSError:
+        packed = False
+    if packed:
+        import zipfile
+
+        try:
+            with zipfile.ZipFile(file) as archive:
+                names = sorted(each.filename for each in archive.infolist() if not each.is_dir())
+                return [_Item(file, name, False) for name in names]
+        except (zipfile.BadZipFile, NotImplementedError, ValueError):
+            pass
+    return [_Item(file, None, named)]
+
+
+def _why_not(item: _Item, forced: Format | None) -> str:
+    """Find the format of `item`; "" if it was found, else why it was not."""
+    import zipfile
+    import zlib
+
+    try:
+        with item.open() as stream:
+            item.format, why = (forced, "") if forced else recognize(stream)
+            if item.format is not None:
+                head = Lines(stream, item.format.accepts).head()
+                families = map(item.format.family, head)
+                item.family = next((each for each in families if each is not None), None)
+            return why
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        return f"damaged or locked ZIP member: {error!s:.200}"
+    except OSError as error:
+        if item.named:
+            raise
+        return f"cannot be read: {error.strerror or error!s:.200}"
+
+
+def _in_order(items: list[_Item]) -> list[_Item]:
+    """Sessions before their forks, otherwise as they came."""
+    sessions: dict[str, list[_Item]] = {}
+    for item in items:
+        if item.family is not None:
+            sessions.setdefault(item.family[0], []).append(item)
+    order: list[_Item] = []
+    done: set[int] = set()
+    for item in items:
+        way = [item]
+        while way[-1].family is not None and way[-1].family[1] in sessions:
+            origin = sessions[way[-1].family[1]][0]
+            if origin in way or id(origin) in done:
+                break
+            way.append(origin)
+        for each in reversed(way):
+            if id(each) not in done:
+                done.add(id(each))
+                order.append(each)
+    return order
+
+
+def _format_named(name: str) -> Format | None:
+    if name == "auto":
+        return None
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    known = ", ".join(format.name for format in FORMATS)
+    raise timeline.InvalidArgument(f"format {name!r:.80} is not known: auto, {known}")
+
+
+def _survey(paths: Sequence[str], format: str) -> tuple[list[_Item], list[Json]]:
+    """Files to read, parents before forks, and those whose format is not known.
+
+    Raises:
+        InvalidArgument: such a file was named itself, or there is nothing else.
+    """
+    forced = _format_named(format)
+    items, unrecognized = [], []
+    for item in _items(paths):
+        why = _why_not(item, forced)
+        if not why:
+            items.append(item)
+            continue
+        unrecognized.append({"path": item.path, "why": why})
+        if item.named:
+            raise timeline.InvalidArgument(
+                f"{item.path} is no transcript that can be read: {why}", unrecognized=unrecognized
+            )
+    if not items:
+        raise timeline.InvalidArgument(
+            f"no transcript found in {', '.join(paths)}", unrecognized=unrecognized
+        )
+    return _in_order(items), unrecognized
+
+
+def _read_item(
+    db: Database, tx: Importing, item: _Item, settings: _Settings, may_wait: bool
+) -> list[Json] | None:
+    """Bring in the conversations of one file; None if it goes on from another one not read yet."""
+    format = item.format
+    assert format is not None
+
+    def known(native: str) -> int | None:
+        found = tx.find(f"{format.name}\0{native}")
+        return found[0] if found else None
+
+    rows = []
+    with item.open() as stream:
+        for transcript in format.read(stream, known):
+            if may_wait and _goes_on_elsewhere(tx, transcript):
+                return None
+            rows.append(_bring_in(db, tx, transcript, item.path, settings))
+    return rows
+
+
+def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
+    """Whether the first message names a parent that nobody has written yet."""
+    first = transcript.entries[0] if transcript.entries else None
+    if first is None or not transcript.unique or first.wanted is None:
+        return False
+    return not tx.find(transcript.identity(first.wanted))
+
+
+def import_paths(
+    db: Database,
+    paths: Sequence[str],
+    *,
+    format: str = "auto",
+    into: int | None = None,
+    dry_run: bool = False,
+    attachments: bool = False,
+    progress: Callable[[str], None] | None = None,
+    key: str | None = None,
+) -> Json:
+    """Bring transcripts into `db`: {"timelines": [one row each], "unrecognized": [...]}.
+
+    Files, folders (all files below, sorted) and ZIPs. One file is one transaction, a huge one
+    several; with a `key`, or dry, all files are one. `branches` and `summaries` of a row count
+    what this import made. Reading the same again adds and writes nothing.
+
+    Raises:
+        InvalidArgument: nothing in a format that is known; a named file of none; unknown `format`.
+        NotFound: no such path, or no timeline `into`.
+        Refused: the conversation is in another timeline than `into`.
+        OSError: a named file cannot be read.
+    """
+    items, unrecognized = _survey(paths, format)
+    settings = _Settings(into, dry_run, attachments, progress)
+    result: Json = {"timelines": [], "unrecognized": unrecognized}
+    queue = items[::-1]
+    while queue:
+        with db.importing(key, dry_run) as tx:
+            if tx.earlier is not None:
+                return tx.earlier
+            while queue:
+                item = queue.pop()
+                rows = _read_item(db, tx, item, settings, bool(queue) and not item.waited)
+                if rows is None:
+                    item.waited = True
+                    queue.insert(0, item)
+                    continue
+                _report(result, item, rows)
+                if key is None and not dry_run:
+                    break
+            tx.remember(result)
+    return result
+
+
+def _report(result: Json, item: _Item, rows: list[Json]) -> None:
+    """Put the rows of one file into the result."""
+    for row in rows:
+        if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
+            why = "only records of a subagent, which belong to a session"
+            result["unrecognized"].append({"path": item.path, "why": why})
+        else:
+            result["timelines"].append(row)
+
+
+# ================================================================================================
+# 13. Demo
+#
+# A session as Claude Code writes it: tools, parallel calls, a rewind, a compaction. Invented.
+# ================================================================================================
+
+_DEMO_SESSION = "d3301234-5678-4abc-8def-0123456789ab"
+
+# A paragraph is a record: its name, the name of its parent, what it is (with the message it is a
+# piece of, the tool called, or the call answered), and below what it says.
+_DEMO = r"""
+ask - user
+Our order export opens garbled in Excel. Please look at shop/export.py.
+
+think ask thinking m1
+Garbled in Excel only: most likely there is no BOM. Read it first.
+
+look think text m1
+I will read the exporter first.
+
+read look call m1 Read
+{"file_path": "/srv/demo/shop/export.py"}
+
+code read result read
+def export(rows, path):
+    with open(path, "w") as out:
+        for row in rows:
+            out.write(",".join(row) + "\n")
+
+found code text m2
+Two bugs: without a BOM Excel guesses the encoding, and a comma inside a field is not quoted.
+
+edit found call m2 Edit
+{"file_path": "/srv/demo/shop/export.py", "old_string": "open(path, \"w\")",
+ "new_string": "open(path, \"w\", newline=\"\", encoding=\"utf-8-sig\")"}
+
+edited edit result edit
+The file /srv/demo/shop/export.py has been updated.
+
+fixed edited text m3
+Done: the export is written by csv.writer, as UTF-8 with a BOM.
+
+thanks fixed user
+谢谢！顺便把文件名也改成中文：订单导出.csv，旧的链接要继续能用。
+
+search thanks call m4 Grep
+{"pattern": "orders\\.csv"}
+
+hits search result search
+shop/routes.py:41: @route("/orders.csv")
+docs/api.md:12: GET /orders.csv
+
+routes search call m4 Read
+{"file_path": "/srv/demo/shop/routes.py"}
+
+source routes result routes
+@route("/orders.csv")
+def orders_csv():
+    return send(export(orders()))
+
+renamed source text m5
+下载的文件名现在是「订单导出.csv」；/orders.csv 这个地址不变，旧链接照常可用。
+
+since renamed user
+Let me export only the orders since a date.
+
+plan since text m6
+Plan A: a --since option of the nightly script that loads all orders and filters them in Python.
+
+doubt plan user
+All orders are 4 million rows, that will not do.
+
+query renamed user
+Add ?since=YYYY-MM-DD to /orders.csv and filter in SQL: there are 4 million rows.
+
+write query call m7 Edit
+{"file_path": "/srv/demo/shop/routes.py", "old_string": "orders()",
+ "new_string": "orders(since=args.get(\"since\"))"}
+
+wrote write result write
+The file /srv/demo/shop/routes.py has been updated.
+
+run wrote call m8 Bash
+{"command": "pytest -q tests/test_export.py"}
+
+failed run result run
+1 failed, 11 passed: test_since_rejects_garbage
+
+reject failed text m9
+What is no date must be answered with 400, not with all orders. I add the check and run again.
+
+rerun reject call m9 Bash
+{"command": "pytest -q tests/test_export.py"}
+
+passed rerun result rerun
+12 passed in 0.81s
+
+done passed text m10
+All 12 tests pass. /orders.csv?since=2026-01-31 filters in SQL, on the index of created_at.
+
+compact done boundary
+
+resume compact summary
+This session is being continued from a previous conversation. Export: csv.writer, UTF-8 with BOM;
+file name 订单导出.csv, address /orders.csv unchanged; ?since=YYYY-MM-DD filters in SQL and answers
+400 to what is no date; 12 tests pass.
+
+docs resume user
+Now write it down in docs/api.md, 中英文都要。
+
+note docs call m11 Edit
+{"file_path": "/srv/demo/docs/api.md", "old_string": "GET /orders.csv",
+ "new_string": "GET /orders.csv?since=YYYY-MM-DD"}
+
+noted note result note
+The file /srv/demo/docs/api.md has been updated.
+
+end noted text m12
+docs/api.md has it in English and Chinese（参数 since，格式 YYYY-MM-DD）, with the 400 answer.
+"""
+
+
+def demo_transcript() -> bytes:
+    """A Claude Code session file of some 35 records, the same each time."""
+    uuids: dict[str, str | None] = {"-": None}
+    lines = []
+    for number, paragraph in enumerate(_DEMO.strip().split("\n\n"), 1):
+        head, _, said = paragraph.partition("\n")
+        name, parent, kind, *more = head.split()
+        uuids[name] = f"{number:08x}-7a11-4c0d-8e5d-{number:012x}"
+        body = _demo_body(name, kind, more, said)
+        record: Json = {
+            "parentUuid": None if kind == "boundary" else uuids[parent],
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": "/srv/demo",
+            "sessionId": _DEMO_SESSION,
+            "version": "2.1.230",
+            "gitBranch": "main",
+            "uuid": uuids[name],
+            "timestamp": f"2026-03-02T09:{number:02}:00.000Z",
+            **body,
+        }
+        if kind == "boundary":
+            record["logicalParentUuid"] = uuids[parent]
+        lines.append(compact_json(record))
+    title = {"type": "ai-title", "aiTitle": "Order export for Excel", "sessionId": _DEMO_SESSION}
+    return "\n".join([*lines, compact_json(title), ""]).encode()
+
+
+def _demo_body(name: str, kind: str, more: list[str], said: str) -> Json:
+    """The fields of a record that depend on what it is."""
+    if kind == "boundary":
+        told = {"trigger": "manual", "preTokens": 48_211}
+        return {"type": "system", "subtype": "compact_boundary", "compactMetadata": told}
+    if kind == "result":
+        block: Json = {"type": "tool_result", "tool_use_id": f"toolu_{more[0]}", "content": said}
+        return {"type": "user", "message": {"role": "user", "content": [block]}}
+    if kind in ("user", "summary"):
+        body = {"type": "user", "message": {"role": "user", "content": said.replace("\n", " ")}}
+        return {**body, "isCompactSummary": True} if kind == "summary" else body
+    block = {"type": kind, kind: said}
+    if kind == "call":
+        block = {
+            "type": "tool_use",
+            "id": f"toolu_{name}",
+            "name": more[1],
+            "input": json.loads(said),
+        }
+    elif kind == "thinking":
+        block["signature"] = "ZGVtbw=="
+    message = {
+        "id": f"msg_{more[0]}",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-5",
+        "content": [block],
+        "usage": {"input_tokens": 1_200, "output_tokens": 80},
+    }
+    return {"type": "assistant", "message": message}

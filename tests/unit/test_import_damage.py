@@ -1,0 +1,222 @@
+"""Damaged transcripts: whatever happens to a file, an import ends well and counts every record."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timeline
+import timeline_import as ti
+from kit.transcripts import CLAUDE, SAMPLES, Tree, total
+
+FILES = sorted([*CLAUDE.rglob("*.jsonl"), *(SAMPLES / "messages").glob("*.jsonl")])
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem[:20])
+def data(request: pytest.FixtureRequest) -> bytes:
+    content: bytes = request.param.read_bytes()
+    return content
+
+
+class Bench:
+    """Imports bytes into databases of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = 0
+
+    def store(self) -> timeline.Database:
+        self.count += 1
+        path = self.folder / f"{self.count}.json"
+        return timeline.Database(str(path), clock=lambda: 1_780_000_000)
+
+    def bring(self, db: timeline.Database, data: bytes) -> list[dict[str, Any]]:
+        """Import; nothing at all may be recognized, but nothing else may go wrong."""
+        path = self.folder / "damaged.jsonl"
+        path.write_bytes(data)
+        try:
+            result = ti.import_paths(db, [str(path)])
+        except timeline.InvalidArgument as error:
+            assert error.data["unrecognized"]
+            return []
+        for row in result["timelines"]:
+            assert total(row) == row["records"], row
+        rows: list[dict[str, Any]] = result["timelines"]
+        return rows
+
+    def tree(self, data: bytes) -> Tree | None:
+        """What an import of `data` makes; a second one must add nothing."""
+        db = self.store()
+        rows = self.bring(db, data)
+        if not Path(db.path).exists() or not any(row["added"] for row in rows):
+            return None
+        before = Path(db.path).read_bytes()
+        assert all(row["added"] == 0 for row in self.bring(db, data))
+        assert Path(db.path).read_bytes() == before
+        tree = Tree(db)
+        assert tree.leaves <= set(tree.branches.values()), "a leaf without a branch"
+        db.close()
+        return tree
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def same(one: Tree | None, other: Tree | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.parents == other.parents and one.branches == other.branches
+
+
+def check_cut(bench: Bench, data: bytes, place: int) -> None:
+    """Cut off, then whole: no message is missing in the end."""
+    whole = bench.tree(data)
+    db = bench.store()
+    bench.bring(db, data[:place])
+    bench.bring(db, data)
+    if whole is not None:
+        # A torn piece of an answer comes as a node of its own later.
+        assert set(whole.nodes) <= set(Tree(db).nodes)
+    db.close()
+
+
+def test_cut_at_every_line(bench: Bench, data: bytes) -> None:
+    place = data.find(b"\n") + 1
+    while 0 < place < len(data):
+        check_cut(bench, data, place)
+        place = data.find(b"\n", place) + 1 or len(data)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cut_anywhere(bench: Bench, data: bytes, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(5):
+        check_cut(bench, data, chance.randrange(len(data)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12, 300))
+def test_cut_anywhere_at_length(bench: Bench, data: bytes, seed: int) -> None:
+    test_cut_anywhere(bench, data, seed)
+
+
+def test_harmless_changes_change_nothing(bench: Bench, data: bytes) -> None:
+    whole = bench.tree(data)
+    bare = data.replace(b"\r", b"").removeprefix(b"\xef\xbb\xbf")
+    changed = {
+        "BOM": b"\xef\xbb\xbf" + bare,
+        "CRLF": bare.replace(b"\n", b"\r\n"),
+        "blank lines": bare.replace(b"\n", b"\n \n\n"),
+        "NULs around": bare.replace(b"\n", b"\0\n\0\0"),
+        "no last newline": bare.rstrip(b"\n"),
+    }
+    if b'"id":' in data or b'"uuid":' in data:  # without ids a repetition goes on
+        changed["twice"] = bare + (b"" if data.endswith(b"\n") else b"\n") + bare
+    for name, content in changed.items():
+        assert same(bench.tree(content), whole), name
+
+
+def test_glued_lines_are_taken_apart(bench: Bench, data: bytes) -> None:
+    lines = [line for line in data.replace(b"\r", b"").split(b"\n") if line.endswith(b"}")]
+    whole = bench.tree(b"\n".join(lines))
+    assert same(bench.tree(b"".join(lines)), whole)
+    assert same(bench.tree(b" ".join(lines) + b"\n"), whole)
+
+
+def shuffled(data: bytes, seed: int) -> bytes:
+    lines = data.split(b"\n")
+    random.Random(seed).shuffle(lines)
+    return b"\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shuffled_lines(bench: Bench, data: bytes, seed: int) -> None:
+    whole, tree = bench.tree(data), bench.tree(shuffled(data, seed))
+    if whole is not None:
+        assert tree is not None
+        texts = sorted(str(node["text"]) for node in tree.nodes.values())
+        assert all(any(line in text for text in texts) for line in lines_of(whole))
+
+
+def lines_of(tree: Tree) -> set[str]:
+    return {line for node in tree.nodes.values() for line in str(node["text"]).split("\n")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5, 60))
+def test_shuffled_lines_at_length(bench: Bench, data: bytes, seed: int) -> None:
+    test_shuffled_lines(bench, data, seed)
+
+
+def spoiled(data: bytes, chance: random.Random) -> bytes:
+    """`data` with one to four bytes or stretches of it changed."""
+    raw = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        place = chance.randrange(len(raw))
+        size = chance.choice((1, 1, 2, 40))
+        kind = chance.randrange(5)
+        if kind == 0:
+            raw[place : place + size] = b"\0" * size
+        elif kind == 1:
+            raw[place : place + size] = chance.randbytes(size)
+        elif kind == 2:
+            del raw[place : place + size]
+        elif kind == 3:
+            raw[place:place] = chance.choice((b"\n", b"{", b'"', b"\xff", b"\\ud800", b"}\n{"))
+        else:
+            raw[place:place] = raw[place // 2 : place // 2 + 300]
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_spoiled_bytes(bench: Bench, data: bytes, seed: int) -> None:
+    bench.tree(spoiled(data, random.Random(seed)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 600))
+def test_spoiled_bytes_at_length(bench: Bench, data: bytes, seed: int) -> None:
+    bench.tree(spoiled(data, random.Random(seed)))
+
+
+ODD: tuple[Any, ...] = (None, True, 0, -1, 1e300, "", "x", "\ud800", [], {}, [None], {"type": 1})
+
+
+def twisted(value: Any, chance: random.Random, ids: list[str]) -> Any:
+    """A JSON value with now and then a member gone or of another kind, or another id."""
+    if chance.random() < 0.02:
+        return chance.choice((*ODD, *ids))
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if chance.random() > 0.01}
+        return {k: twisted(v, chance, ids) for k, v in kept.items()}
+    if isinstance(value, list):
+        return [twisted(each, chance, ids) for each in value]
+    return value
+
+
+def twist(data: bytes, seed: int) -> bytes:
+    chance = random.Random(seed)
+    records = []
+    for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            pass
+    ids = [str(r["uuid"]) for r in records if "uuid" in r]
+    return b"".join(json.dumps(twisted(r, chance, ids)).encode() + b"\n" for r in records)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_twisted_records(bench: Bench, data: bytes, seed: int) -> None:
+    bench.tree(twist(data, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12, 1000))
+def test_twisted_records_at_length(bench: Bench, data: bytes, seed: int) -> None:
+    bench.tree(twist(data, seed))
