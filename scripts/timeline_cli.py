@@ -292,8 +292,10 @@ def decode_text(data: bytes, source: str) -> str:
 def _read_with_argparse(arguments: list[str]) -> Call:
     parser = build_parser()
     if not arguments:
-        write_error(parser.format_help())
-        raise SystemExit(2)
+        if sys.stderr is not None and sys.stderr.isatty():
+            write_error(parser.format_help())
+            raise SystemExit(2)
+        parser.error("a command is missing")
     # Command names come first for argparse; what stands before them is moved behind.
     parsed = vars(parser.parse_args(_command_first(_literal_dashes(arguments))))
     operation = timeline.OPERATIONS[parsed["operation"].replace("-", "_")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import timeline
 import timeline_import as ti
 from kit.transcripts import CLAUDE, SAMPLES, Tree, total

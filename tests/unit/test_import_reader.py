@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+
 import timeline
 import timeline_import as ti
 from kit.transcripts import CLAUDE, SAMPLES, Session, load, read

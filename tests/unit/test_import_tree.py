@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import timeline
 import timeline_import as ti
 from kit.transcripts import CLAUDE, SAMPLES, Session, Tree, load, total
