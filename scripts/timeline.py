@@ -1103,6 +1103,8 @@ def parse_header(line: bytes, path: str) -> Header:
     try:
         record = decode_line(line)
     except (ValueError, RecursionError):
+        if _HEADER_MARK in line[:40]:
+            raise _damaged_header(path) from None
         raise Corrupt(
             f"{path} is no Timeline database (line 1, byte 0 is no header of one): choose "
             "another --db",
@@ -1121,17 +1123,32 @@ def parse_header(line: bytes, path: str) -> Header:
             format_version=version,
         )
     crc = line_crc(line, 0)
-    try:
-        if crc is None:
-            raise KeyError
-        return Header(record, len(line), crc)
-    except KeyError:
-        raise Corrupt(
-            f"{path}: line 1, byte 0: the header is damaged; `doctor --repair-to NEW` reads what "
-            "is left",
-            line=1,
-            byte=0,
-        ) from None
+    if crc is None or version < 1 or not _has_header_fields(record):
+        raise _damaged_header(path)
+    return Header(record, len(line), crc)
+
+
+_HEADER_MARK = b'"timeline":"log"'
+
+
+def _has_header_fields(record: Json) -> bool:
+    log_id = record.get("log_id")
+    return (
+        type(log_id) is str
+        and len(log_id) == 32
+        and not log_id.strip("0123456789abcdef")
+        and type(record.get("generation")) is int
+        and type(record.get("created")) is int
+    )
+
+
+def _damaged_header(path: str) -> Corrupt:
+    return Corrupt(
+        f"{path}: line 1, byte 0: the header is damaged; `doctor --repair-to NEW` reads what "
+        "is left",
+        line=1,
+        byte=0,
+    )
 
 
 def foreign_message(record: object, path: str) -> str:
@@ -1866,9 +1883,8 @@ def children_of(rows: Rows, node: int, tl: int) -> list[int]:
                 found.append(start + place // 4)
                 place += 3
             place = column.find(wanted, place + 1)
-    if node == 0:
-        return [child for child in found if rows[child][TL] == tl]
-    return found
+    # The column is read unchecked; reading the row checks it.
+    return [child for child in found if rows[child][PARENT] == node and rows[child][TL] == tl]
 
 
 def unit_first(rows: Rows, node: int) -> int:
@@ -3038,18 +3054,18 @@ class Disk:
             os.close(folder)
 
 
-_held_locks: set[int] = set()  # descriptors of locks held by this process
+_lock_files: set[int] = set()  # open descriptors of lock files, held or waited for
 
 
 def _drop_locks_in_child() -> None:
     # A child shares the parent's open file descriptions: what it keeps open would stay locked
-    # after the parent let go.
-    for file in _held_locks:
+    # after the parent let go. That goes for one that a thread of the parent still waits for, too.
+    for file in _lock_files:
         try:
             os.close(file)
         except OSError:
             pass
-    _held_locks.clear()
+    _lock_files.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -3074,7 +3090,6 @@ def lock(path: str, exclusive: bool, wait_s: float) -> int:
             if exclusive:
                 raise
             return -1
-        _held_locks.add(file)
         return file
 
 
@@ -3082,10 +3097,14 @@ def unlock(file: int) -> None:
     """Let go of a lock."""
     if file < 0:
         return
-    _held_locks.discard(file)
     if sys.platform == "win32":
         os.lseek(file, 0, os.SEEK_SET)
         msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+    _close_lock(file)
+
+
+def _close_lock(file: int) -> None:
+    _lock_files.discard(file)
     os.close(file)
 
 
@@ -3101,11 +3120,13 @@ if sys.platform != "win32":
 
     def _open_lock(path: str) -> int:
         try:
-            return os.open(path, os.O_RDWR | _OPEN_FLAGS)
+            file = os.open(path, os.O_RDWR | _OPEN_FLAGS)
         except FileNotFoundError:
-            return Disk().open(path, os.O_RDWR | os.O_CREAT)
+            file = Disk().open(path, os.O_RDWR | os.O_CREAT)
         except PermissionError:
-            return os.open(path, os.O_RDONLY | _OPEN_FLAGS)  # flock asks for no write access
+            file = os.open(path, os.O_RDONLY | _OPEN_FLAGS)  # flock asks for no write access
+        _lock_files.add(file)
+        return file
 
     def _lock_posix(path: str, kind: int, wait_s: float) -> int:
         while True:
@@ -3113,14 +3134,14 @@ if sys.platform != "win32":
             try:
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.close(file)
+                _close_lock(file)
                 file = _wait_for_lock(path, kind, wait_s)
             except OSError:
-                os.close(file)
+                _close_lock(file)
                 raise
             if _is_same_file(file, path):
                 return file
-            os.close(file)  # somebody deleted the lock file: the next one must be locked
+            _close_lock(file)  # somebody deleted the lock file: the next one must be locked
 
     def _is_same_file(file: int, path: str) -> bool:
         held = os.fstat(file)
@@ -3146,11 +3167,11 @@ if sys.platform != "win32":
             try:
                 fcntl.flock(file, kind)
             except OSError:
-                os.close(file)
+                _close_lock(file)
                 file = -1
             with guard:
                 if abandoned and file >= 0:
-                    os.close(file)
+                    _close_lock(file)
                 else:
                     granted.append(file)
             done.release()
@@ -3314,6 +3335,7 @@ class Index:
         self.folder = folder
         self.disk = disk
         self.index_id = ""
+        self._unfit_id: str | None = None  # of a build found damaged, not to be opened again
         self._rows = -1
         self._lookup = -1
 
@@ -3350,6 +3372,8 @@ class Index:
         """
         self.close()
         self.index_id = plain["index_id"]
+        if self.index_id == self._unfit_id:
+            raise _IndexUnfit("found damaged before")
         count, nodes = plain["lookups"], plain["n"]
         self._rows = self._open_file("rows")
         self._lookup = self._open_file("lookup")
@@ -3374,10 +3398,16 @@ class Index:
             return self.disk.open(self.path(name), os.O_RDONLY)
 
     def _read_rows(self, size: int, offset: int) -> bytes:
-        return self.disk.read_at(self._rows, size, offset)
+        return self._read(self._rows, size, offset)
 
     def _read_lookup(self, size: int, offset: int) -> bytes:
-        return self.disk.read_at(self._lookup, size, offset)
+        return self._read(self._lookup, size, offset)
+
+    def _read(self, file: int, size: int, offset: int) -> bytes:
+        try:
+            return self.disk.read_at(file, size, offset)
+        except OSError as error:
+            raise _IndexUnfit(str(error)) from None
 
     def _write_lookup(self, data: bytes, offset: int) -> None:
         self.disk.write_at(self._lookup, data, offset)
@@ -3393,7 +3423,11 @@ class Index:
         if self._rows < 0:
             return False
         for file, name in ((self._rows, "rows"), (self._lookup, "lookup")):
-            held, named = os.fstat(file), os.stat(self.path(name))
+            held = os.fstat(file)
+            try:
+                named = os.stat(self.path(name))
+            except FileNotFoundError:
+                return False
             if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino):
                 return False
         return True
@@ -3461,6 +3495,7 @@ class Index:
         """Make the next opening rebuild the index. What it knew of the log's length stays: it tells
         damage from an unfinished write."""
         self.close()
+        self._unfit_id = self.index_id
         plain = self.read_state()
         if plain is None:
             return
@@ -3552,9 +3587,9 @@ class Store:
             pass
         raise Corrupt(f"{self.path}: line 1, byte 0: the header cannot be read", line=1, byte=0)
 
-    def replay_alone(self, pause_at: int) -> None:
+    def replay_alone(self, pause_at: int, claimed: int) -> None:
         """Read the whole log without the index; `state_on_the_way` is the state at byte
-        `pause_at`."""
+        `pause_at`. An index knows of `claimed` bytes."""
         self.open_raw()
         self.header = self._read_header()
         self._start_empty()
@@ -3562,7 +3597,7 @@ class Store:
         stopped = self._replay(pause_at) if pause_at else None
         self.state_on_the_way = loads(dumps(self.state.to_json()))
         stopped = stopped or self._replay(size)
-        if stopped and not self._is_torn(size, pause_at):
+        if stopped and not self._is_torn(size, claimed):
             self.damage = self._damage(self.end, stopped)
 
     def lookup_entries(self) -> Iterator[tuple[int, int]]:
@@ -3595,9 +3630,12 @@ class Store:
             self._open()
             return
         size = self.disk.size(self._log)
+        if self.disk.read_at(self._log, 11, self.end - 11) != b'%08x"}\n' % self.crc:
+            self._open()  # a backup was restored into the file, however long it is now
+            return
         if size == (self.end if self.damage is None else self._damage_size):
             return
-        if self.damage is not None or size < self.end or size - self.end > CHECKPOINT_BYTES:
+        if self.damage is not None or size - self.end > CHECKPOINT_BYTES:
             self._open()  # cut back, or so much that somebody else's checkpoint is cheaper
         elif self._replay(size) and not self._is_torn(size, 0):
             self._open()  # what looks like damage is read once more, from the start
@@ -3647,13 +3685,13 @@ class Store:
                 f"{self.path} is empty (line 1, byte 0): no Timeline database", line=1, byte=0
             )
         newline = start.find(b"\n")
-        if b'"timeline":"log"' not in start[:40]:
+        if _HEADER_MARK not in start[:40]:
             whole = self.disk.read_at(self._log, 64 << 20, 0)
             try:
                 raise Corrupt(foreign_message(loads(whole.decode()), self.path), line=1, byte=0)
             except (ValueError, RecursionError):
                 pass
-        return parse_header(start[: newline + 1], self.path)
+        return parse_header(start[: newline + 1] or start, self.path)
 
     def _load_index(self) -> int:
         """Start from the checkpoint if it fits the log, else from nothing; what it claims to know
@@ -3772,28 +3810,28 @@ class Store:
     def _is_torn(self, size: int, claimed: int) -> bool:
         """Whether what lies in end..size can be an unfinished write. Else it is damage.
 
-        Damage: a later transaction lies behind it, an index knows more of the log, or the last line
-        is whole but for its checksum. A transaction is never begun before the one before it is
-        on disk, so nothing acknowledged can lie in a torn tail.
+        Damage: an index knows more of the log, or a later transaction lies behind it, or every
+        line up to one that commits still reads as JSON: a write that was cut short leaves out
+        newlines or whole sectors. A transaction is never begun before the one before it is on
+        disk, so nothing acknowledged can lie in a torn tail.
         """
         if claimed > self.end:
             return False
-        crc: int | None = self.crc  # while the lines so far are all right
-        before = last = b""
+        crcs = {self.crc}
+        reads = True  # every line so far
         for lines, _ in self.plain_lines(self.end, size):
             for line in lines:
-                if before and self._seq_if_valid(line, before) >= self.state.seq + 2:
-                    return False
-                if before and crc is not None:
-                    crc = line_crc(before + b"\n", crc)
-                before = last = line
-        if crc is None or self.disk.read_at(self._log, 1, size - 1) != b"\n":
-            return True
-        try:
-            record = decode_line(last + b"\n")
-        except (ValueError, RecursionError):
-            return True
-        return record.get("seq") != self.state.seq + 1 or "more" in record
+                for part, _ in _parts(line):
+                    valid = _valid_record(part, crcs)
+                    if valid is not None and valid["seq"] >= self.state.seq + 2:
+                        return False
+                    if reads:
+                        record = valid or _read_record(part)
+                        reads = record is not None
+                        if record is not None and "more" not in record:
+                            return False
+                    crcs = _crcs_after(part, crcs, valid is not None)
+        return True
 
     def plain_lines(
         self, offset: int, size: int, last: bool = False
@@ -3817,17 +3855,6 @@ class Store:
                 start = offset - len(rest[0])
         if last and any(rest):
             yield [b"".join(rest)], start
-
-    def _seq_if_valid(self, line: bytes, before: bytes) -> int:
-        """The seq of a line whose crc follows from the crc printed in the line before it, else
-        -1."""
-        try:
-            if line_crc(line + b"\n", int(before[-10:-2], 16)) is None:
-                return -1
-            seq = decode_head(line + b"\n")["seq"]
-            return seq if type(seq) is int else -1
-        except (ValueError, KeyError, RecursionError):
-            return -1
 
     def _damage(self, offset: int, what: str) -> Corrupt:
         line = self.line_number(offset)
@@ -3897,6 +3924,7 @@ class Store:
         finally:
             self.disk.close(file)
         self.disk.truncate(self._log, self.end)
+        self.disk.fsync(self._log)  # or a power cut may mix the old tail with the next line
         self.notice(
             f"{self.path}: {len(torn)} bytes of an unfinished write at byte {self.end} moved to "
             f"{self.path}.torn"
@@ -3936,7 +3964,7 @@ class Store:
         try:
             for each in placed:
                 apply(self.state, self.rows, *each)
-        except _IndexUnfit:
+        except (_IndexUnfit, OSError):
             # The transaction is on disk; only what we keep beside it must be made anew.
             self.index.drop()
             self.close()
@@ -4034,16 +4062,25 @@ class Store:
         return error
 
     def line_at(self, offset: int) -> bytes:
-        """The line at `offset`, whose length is not known. Raises Corrupt like `line`."""
+        """The line that the lookup says begins at `offset`; its length is not known.
+
+        Raises:
+            _IndexUnfit: no whole line begins there. If the log is at fault, the replay that
+                follows finds the place.
+        """
         size = 4096
-        while True:
-            raw = self.disk.read_at(self._log, size, offset)
-            newline = raw.find(b"\n")
+        while self.header.length <= offset < self.end:
+            raw = self.disk.read_at(self._log, size, offset - 11)
+            newline = raw.find(b"\n", 11)
             if newline >= 0:
-                return self.line(offset, newline + 1)
+                line = raw[11 : newline + 1]
+                if line_crc(line, _printed_crc(raw, 11)) is None:
+                    break
+                return line
             if len(raw) < size:
-                raise self.unreadable(offset)
+                break
             size *= 4
+        raise _IndexUnfit(f"the lookup leads to byte {offset}, where no line begins")
 
     def head(self, node: int, row: Row) -> Json:
         """The record of a node's line without its text."""
@@ -4184,7 +4221,7 @@ def scan_log(store: Store, size: int) -> Iterator[Scanned]:
             if line.endswith(b"\r"):
                 line = line[:-1]
             if number == 1:
-                crcs = _crcs_after(line.removeprefix(b"\xef\xbb\xbf"), {0})
+                crcs = _crcs_after(line.removeprefix(b"\xef\xbb\xbf"), {0}, valid=False)
                 continue
             if not line:
                 continue
@@ -4193,7 +4230,7 @@ def scan_log(store: Store, size: int) -> Iterator[Scanned]:
                 yield Scanned(
                     number, start + place, min(start + place + len(part) + 1, end), record
                 )
-                crcs = _crcs_after(part, crcs)
+                crcs = _crcs_after(part, crcs, record is not None)
 
 
 def _parts(line: bytes) -> list[tuple[bytes, int]]:
@@ -4211,6 +4248,14 @@ def _parts(line: bytes) -> list[tuple[bytes, int]]:
     return [(line[cut:end], cut) for cut, end in zip(cuts, ends, strict=True)]
 
 
+def _read_record(line: bytes) -> Json | None:
+    """The record of a line (without its newline) that reads as JSON, whatever its crc says."""
+    try:
+        return decode_line(line + b"\n")
+    except (ValueError, RecursionError):
+        return None
+
+
 def _valid_record(line: bytes, crcs: set[int]) -> Json | None:
     line += b"\n"
     if all(line_crc(line, crc) is None for crc in crcs):
@@ -4222,15 +4267,15 @@ def _valid_record(line: bytes, crcs: set[int]) -> Json | None:
         return None
 
 
-def _crcs_after(line: bytes, crcs: set[int]) -> set[int]:
-    """What the next line's crc may start from: what this one prints, and what it should print."""
-    found = {zlib.crc32(line[:-18], crc) for crc in crcs}
+def _crcs_after(line: bytes, crcs: set[int], valid: bool) -> set[int]:
+    """What the next line's crc may start from: what this one prints, and, if it is not valid, what
+    it should print."""
+    # In a long damaged stretch only what is printed can help, so a few of the others will do.
+    found = set() if valid else {zlib.crc32(line[:-18], crc) for crc in list(crcs)[:7]}
     try:
         found.add(int(line[-10:-2], 16))
     except ValueError:
         pass
-    if len(found) > 8:  # a damaged stretch: only what is printed can help
-        found = set(list(found)[-8:])
     return found
 
 
@@ -4241,7 +4286,8 @@ def examine(store: Store) -> Json:
     plain = store.index.read_state()
     fresh = Store(store.path, store.disk, store.wait_s, store.notice)
     try:
-        fresh.replay_alone(plain["valid_off"] if plain and _speaks_of(plain, store) else 0)
+        claimed = plain["valid_off"] if plain and plain["log_id"] == store.header.log_id else 0
+        fresh.replay_alone(claimed if _speaks_of(plain, store) else 0, claimed)
         if fresh.damage is not None:
             for each in scan_log(store, size):
                 if each.record is None and len(problems) < 100:
@@ -4325,7 +4371,7 @@ class Repair:
         self.lost: list[Json] = []
         self.left_out: list[int] = []
         self._children: dict[int, Json] = {}  # lost node -> first later record that hangs on it
-        self._heads: dict[tuple[int, str], int] = {}
+        self._lost_at: dict[int, list[int]] = {}  # start of a gap -> nodes lost there
         self._gap: list[Scanned] = []  # invalid lines since the last valid one
         self._output = b""
         self._file = -1
@@ -4365,15 +4411,29 @@ class Repair:
         }
 
     def _find_children(self) -> None:
-        """Learn which later line hangs on which lost node: it tells where the node belonged."""
-        known = bytearray()
+        """Learn which gap lost which nodes, and which later line hangs on such a node: it tells
+        where the node belonged."""
+        gaps: list[list[int]] = []  # since the last node's line: [start, number of lines]
+        newest = 0
+        lost: set[int] = set()
+        before = True  # the line before was valid
         for scanned in scan_log(self.store, self.size):
-            node = None if scanned.record is None else scanned.record.get("id")
-            if type(node) is int and 0 < node <= self.size:
-                if len(known) <= node:
-                    known.extend(bytes(node + 1 - len(known)))
-                known[node] = 1
-        lost = {node for node in range(1, len(known)) if not known[node]}
+            record = scanned.record
+            if record is None:
+                if before:
+                    gaps.append([scanned.start, 0])
+                gaps[-1][1] += 1
+            node = None if record is None else record.get("id")
+            if type(node) is int and newest < node <= self.size:
+                missing = list(range(newest + 1, node))
+                lost.update(missing)
+                for start, lines in gaps[:-1]:
+                    self._lost_at[start] = missing[:lines]
+                    del missing[:lines]
+                if gaps:
+                    self._lost_at[gaps[-1][0]] = missing
+                newest, gaps = node, []
+            before = record is not None
         if lost:
             for scanned in scan_log(self.store, self.size):
                 record = scanned.record
@@ -4392,15 +4452,17 @@ class Repair:
                 self._leave_out(record)
                 continue
             self._close_group(record["seq"])
-            self._fill_gap(record)
+            self._fill_gap(record, scanned)
             self._make_fitting(record)
             if _fits(self.state, self.rows, record):
                 self._add(record)
-            else:
-                self._leave_out(record)
+                continue
+            self._leave_out(record)
+            if record.get("id") == len(self.rows) + 1:
+                self._add(self._stub(record["id"], record["seq"], record, _place_of([scanned])))
         self._close_group(None)
         if self._gap:
-            self._note_lost([])
+            self._note_lost(self._gap, [])
 
     def _seq(self) -> int:
         return self._group[-1]["seq"] if self._group else self.state.seq
@@ -4409,40 +4471,38 @@ class Repair:
         if record["seq"] not in self.left_out:
             self.left_out.append(record["seq"])
 
-    def _note_lost(self, nodes: list[int]) -> None:
-        first, last = self._gap[0], self._gap[-1]
+    def _note_lost(self, gap: list[Scanned], nodes: list[int]) -> None:
         self.lost.append(
-            {"line": first.number, "byte": first.start, "nodes": [f"n{node}" for node in nodes]}
+            {"line": gap[0].number, "byte": gap[0].start, "nodes": [f"n{node}" for node in nodes]}
         )
-        assert last.end >= first.start
         self._gap = []
 
-    def _fill_gap(self, record: Json) -> None:
+    def _fill_gap(self, record: Json, scanned: Scanned) -> None:
         """Stubs for the nodes that are missing before `record`, and a line for each missing seq."""
-        where = (
-            f"line {self._gap[0].number}, bytes {self._gap[0].start}..{self._gap[-1].end}"
-            if self._gap
-            else "?"
-        )
+        # Without invalid lines whole ones were taken out: right before this one.
+        gap = self._gap or [Scanned(scanned.number, scanned.start, scanned.start, None)]
         node = record.get("id")
-        missing = (
-            range(len(self.rows) + 1, node) if type(node) is int and node <= self.size else range(0)
-        )
+        upto = max(self._lost_at.get(gap[0].start, ()), default=0)
+        if type(node) is int and node <= self.size:
+            upto = max(upto, node - 1)
+        missing = range(len(self.rows) + 1, upto + 1)
         makers: list[Callable[[int], Json]] = []
         if record.get("tl") == len(self.state.timelines) and record["op"] != "create":
             makers.append(self._timeline_record)
-        makers += [self._stub_maker(each, record, where) for each in missing]
-        for seq in range(self._seq() + 1, record["seq"]):
+        makers += [self._stub_maker(each, record, _place_of(gap)) for each in missing]
+        seqs = range(self._seq() + 1, record["seq"])
+        if self._gap or makers or any(seq not in self.left_out for seq in seqs):
+            self._note_lost(gap, list(missing))
+        for seq in seqs:
             self._close_group(seq)
             if makers:
                 self._add(makers.pop(0)(seq))
             else:
-                self._add({"seq": seq, "ts": self._ts(), "op": "noop", "lost": where})
+                why = "left out" if seq in self.left_out else _place_of(gap)
+                self._add({"seq": seq, "ts": self._ts(), "op": "noop", "lost": why})
         self._close_group(record["seq"])
         for make in makers:
             self._add(make(record["seq"]))
-        if self._gap:
-            self._note_lost(list(missing))
 
     def _ts(self) -> int:
         return self.state.ts
@@ -4545,6 +4605,10 @@ class Repair:
             self._output = b""
 
 
+def _place_of(gap: list[Scanned]) -> str:
+    return f"line {gap[0].number}, bytes {gap[0].start}..{gap[-1].end}"
+
+
 def _fits(state: State, rows: Rows, record: Json) -> bool:
     """Whether `apply` can take the record without breaking an invariant."""
     op, tl = record["op"], record.get("tl")
@@ -4566,32 +4630,66 @@ def _fits_always(timeline: TimelineState, rows: Rows, record: Json) -> bool:
     return True
 
 
+def _is_own(rows: Rows, record: Json, node: int) -> bool:
+    """Whether the node exists in the record's timeline."""
+    return 0 < node <= len(rows) and rows[node][TL] == record["tl"]
+
+
+def _can_be_head(timeline: TimelineState, rows: Rows, record: Json, node: int) -> bool:
+    if node == 0:
+        return True
+    if not _is_own(rows, record, node):
+        return False
+    row = rows[node]
+    return not row[FLAGS] & KIND_PLACEHOLDER and not is_cold(rows, timeline.segments, node, row)
+
+
 def _fits_append(timeline: TimelineState, rows: Rows, record: Json) -> bool:
-    branch = record.get("branch")
+    branch, parent = record.get("branch"), record["parent"]
     return (
         record["id"] == len(rows) + 1
-        and 0 <= record["parent"] < record["id"]
+        and (parent == 0 or _is_own(rows, record, parent))
+        and not rows[parent][FLAGS] & KIND_PLACEHOLDER
         and record["role"] in ROLES
         and (branch is None or branch in timeline.branches)
     )
 
 
 def _fits_summary(timeline: TimelineState, rows: Rows, record: Json) -> bool:
-    first, last = record["from"], record["to"]
+    first, last, parent = record["from"], record["to"], record["parent"]
     return (
         record["id"] == len(rows) + 1
-        and 0 < first <= last < record["id"]
-        and 0 <= record["parent"] < record["id"]
+        and _is_own(rows, record, first)
+        and _is_own(rows, record, last)
         and is_ancestor(rows, first, last)
+        and (parent == 0 or _is_own(rows, record, parent))
     )
 
 
 def _fits_fork(timeline: TimelineState, rows: Rows, record: Json) -> bool:
-    return record["name"] not in timeline.branches and 0 <= record["node"] <= len(rows)
+    return record["name"] not in timeline.branches and _can_be_head(
+        timeline, rows, record, record["node"]
+    )
 
 
 def _fits_end(timeline: TimelineState, rows: Rows, record: Json) -> bool:
     return record["name"] in timeline.branches and record["name"] != timeline.current
+
+
+def _fits_archive(timeline: TimelineState, rows: Rows, record: Json) -> bool:
+    top = record["top"]
+    if not _fits_end(timeline, rows, record):
+        return False
+    head = timeline.branches[record["name"]].head
+    return top == 0 or (
+        _is_own(rows, record, top)
+        and is_ancestor(rows, top, head)
+        and not any(
+            covers(rows, top, head, each.head)
+            for each in timeline.branches.values()
+            if each.head and each.name != record["name"]
+        )
+    )
 
 
 def _fits_branch(timeline: TimelineState, rows: Rows, record: Json) -> bool:
@@ -4601,31 +4699,43 @@ def _fits_branch(timeline: TimelineState, rows: Rows, record: Json) -> bool:
     return name in timeline.branches and record.get("to") not in timeline.branches
 
 
+def _fits_move(timeline: TimelineState, rows: Rows, record: Json) -> bool:
+    return record["name"] in timeline.branches and _can_be_head(
+        timeline, rows, record, record["node"]
+    )
+
+
 def _fits_node(timeline: TimelineState, rows: Rows, record: Json) -> bool:
-    return bool(0 < record["node"] <= len(rows))
+    return _is_own(rows, record, record["node"])
+
+
+def _fits_session(timeline: TimelineState, rows: Rows, record: Json) -> bool:
+    return record["branch"] in timeline.branches and _is_own(rows, record, record["node"])
 
 
 def _fits_thaw(timeline: TimelineState, rows: Rows, record: Json) -> bool:
-    if "number" in record and (
-        all(each.number != record["number"] for each in timeline.ended)
-        or record["name"] in timeline.branches
+    node = record["node"]
+    if "number" in record and not any(
+        each.number == record["number"] and each.head == node for each in timeline.ended
     ):
         return False
-    return bool(0 <= record["node"] <= len(rows))
+    if record.get("name") in timeline.branches:
+        return False
+    return bool(node == 0 or _is_own(rows, record, node))
 
 
 _FITS: dict[str, Callable[[TimelineState, Rows, Json], bool]] = {
     "append": _fits_append,
-    "archive": _fits_end,
+    "archive": _fits_archive,
     "drop": _fits_end,
-    "exclude": lambda timeline, rows, record: 0 < record["unit"] <= len(rows),
+    "exclude": lambda timeline, rows, record: _is_own(rows, record, record["unit"]),
     "fork": _fits_fork,
     "include": lambda timeline, rows, record: record["unit"] in timeline.excluded,
-    "move": _fits_branch,
+    "move": _fits_move,
     "pin": _fits_node,
     "placeholder": _fits_summary,
     "rename": _fits_branch,
-    "session": _fits_branch,
+    "session": _fits_session,
     "summary": _fits_summary,
     "switch": _fits_branch,
     "thaw": _fits_thaw,
@@ -4870,7 +4980,11 @@ class Database:
                 f"unknown operation {quoted(name)}: known are {', '.join(self._METHODS)}"
             )
         checked = check_arguments(operation, arguments or {})
-        return self.again_if_unfit(lambda: method(self, checked))
+        try:
+            return self.again_if_unfit(lambda: method(self, checked))
+        finally:
+            if not _KEEPS_OPEN:
+                self.store.close()
 
     def again_if_unfit(self, action: Callable[[], Any]) -> Any:
         """The result of `action`; if it meets a damaged index, that is rebuilt and it runs once
@@ -5934,7 +6048,13 @@ class Database:
                 raise
             store.disk.close(file)
             store.close()  # Windows cannot replace a file that is open
-            store.disk.replace(temporary, store.path)
+            try:
+                store.disk.replace(temporary, store.path)
+            except OSError as error:
+                store.disk.remove(temporary)
+                raise WriteFailed(
+                    f"nothing changed: {error.strerror or error} ({store.path})", errno=error.errno
+                ) from None
             store.disk.sync_folder(os.path.dirname(store.path))
             store.index.forget()
         return {"purged": [f"n{node}" for node in nodes], "generation": generation}

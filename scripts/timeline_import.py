@@ -69,12 +69,13 @@ WARNINGS_SHOWN_MAX = 20  # of one kind in one conversation; the rest is counted
 HEAD_LINES = 1_000  # looked at to tell a format
 HEAD_BYTES = 32 << 20
 RESYNC_TRIES = 50  # places at which a torn line is searched for a whole record behind it
+DAYS_KEPT = 1_000  # whose first second is remembered
 SECONDS_MAX = 100_000_000_000  # of a time given as a number; a larger one is no time in seconds
 IMAGE_TOKENS = 1_600  # of an image whose header tells no size
 IMAGE_PIXELS_A_TOKEN = 750
 IMAGE_SIDE_MAX = 100_000  # pixels; a larger number is damage
 CHUNK_NODES = 20_000  # one transaction at most, so that memory and the log's tail stay small
-CHUNK_CHARS = 16 << 20
+CHUNK_CHARS = 8 << 20
 BRANCH_CHARS = 40  # of a name made from a text or a title
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
 PROGRESS_EVERY = 5_000  # nodes
@@ -172,9 +173,7 @@ class Lines:
         for found in self._objects(raw, 0, offset):
             if found.index == index and found.value is not None:
                 return found.value
-        raise timeline.Refused(
-            "the transcript changed while it was read: import it again", offset=offset
-        )
+        raise rewritten(offset)
 
     def _objects(self, raw: bytes, number: int, offset: int) -> Iterator[Found]:
         text, odd = decode_line(raw)
@@ -204,6 +203,13 @@ class Lines:
             if value is not None and self._accepts(value) and _after_space(text, end) == len(text):
                 return place
         return len(text)
+
+
+def rewritten(offset: int) -> timeline.Refused:
+    """The error for a record that is no longer where it was found."""
+    return timeline.Refused(
+        "the transcript changed while it was read: import it again", offset=offset
+    )
 
 
 def decode_line(raw: bytes) -> tuple[str, bool]:
@@ -458,9 +464,13 @@ class Transcript:
 # Blocks as the Messages API of Anthropic has them, which other formats can be turned into.
 # ================================================================================================
 
+_DAY_ONE = 719_163  # number of 1970-01-01, counting from 0001-01-01 as 1
 _TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:[Zz]|([+-])(\d\d):?(\d\d))?"
+    r"(\d{4}-\d\d-\d\d)[Tt ]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.\d+)?\s*"
+    r"(?:[Zz]|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
 )
+_midnights: dict[str, int | None] = {}  # days seen lately, since a file has many records a day
 
 
 def parse_time(value: object) -> int | None:
@@ -470,15 +480,26 @@ def parse_time(value: object) -> int | None:
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
-    day, clock, sign, hours, minutes = match.groups()
-    from datetime import datetime
-
-    try:
-        seconds = int(datetime.fromisoformat(f"{day}T{clock}+00:00").timestamp())
-    except ValueError:
+    day, hour, minute, second, sign, hours, minutes = match.groups()
+    midnight = _midnights[day] if day in _midnights else _midnight(day)
+    if midnight is None:
         return None
-    shift = 60 * (60 * int(hours or 0) + int(minutes or 0))
+    seconds = midnight + 3600 * int(hour) + 60 * int(minute) + int(second)
+    shift = 60 * (60 * int(hours) + int(minutes)) if sign else 0
     return seconds + shift if sign == "-" else seconds - shift
+
+
+def _midnight(day: str) -> int | None:
+    """Unix seconds at which the UTC day `yyyy-mm-dd` begins; None if there is no such day."""
+    from datetime import date
+
+    if len(_midnights) > DAYS_KEPT:
+        _midnights.clear()
+    try:
+        _midnights[day] = 86_400 * (date.fromisoformat(day).toordinal() - _DAY_ONE)
+    except ValueError:
+        _midnights[day] = None
+    return _midnights[day]
 
 
 def native_id(value: object) -> str | None:
@@ -815,12 +836,12 @@ def _has_block(content: object, *kinds: str) -> bool:
 class _Raw:
     """One record that is a message or a piece of one, before pieces are put together."""
 
-    __slots__ = ("entry", "message", "parent", "piece", "record")
+    __slots__ = ("entry", "message", "parent", "piece")
 
-    def __init__(self, entry: Entry, parent: str | None, message: str | None) -> None:
+    def __init__(self, entry: Entry, parent: int | str | None, message: str | None) -> None:
         self.entry = entry  # of this record alone, until it is folded into another one
         self.piece = entry.pieces[0]
-        self.parent = parent  # uuid; None: a root
+        self.parent = parent  # index of an earlier raw, else the uuid; None: a root
         self.message = message  # the id of the message it is a piece of
 
 
@@ -845,20 +866,19 @@ class _ClaudeFile:
     """All records of one file, taken one by one; `finish` puts the messages together."""
 
     __slots__ = (
-        "boundaries", "hint", "last", "lines", "links", "mended", "out", "raws", "seen",
-        "title_rank",
+        "boundaries", "hint", "last", "lines", "links", "mended", "out", "raws", "seen", "titles",
     )  # fmt: skip
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
-        self.out = Transcript("claude-code", True, self.content)
+        self.out = Transcript("claude-code", True, lambda entry: claude_content(lines, entry))
         self.raws: list[_Raw] = []
         self.seen: dict[str, int] = {}  # uuid of a message record -> index in raws
         self.links: dict[str, str | None] = {}  # uuid of any other record -> its parent
         self.boundaries: dict[str, _Boundary] = {}
         self.hint: str | None = None  # the leaf the client named after the last message
         self.last: str | None = None  # uuid of the newest message record
-        self.title_rank = (0, False)
+        self.titles: dict[tuple[int, str | None], str] = {}  # rank and leaf -> title
         self.mended = False
 
     # -- records -----------------------------------------------------------------------------------
@@ -913,13 +933,20 @@ class _ClaudeFile:
     def _take_title(self, kind: str, record: Json) -> None:
         rank, field = _TITLES[kind]
         title = record.get(field)
-        if not isinstance(title, str) or not title.strip():
-            return
-        # A summary line may speak of another file; one that names a record of this file is better.
-        order = (rank, kind != "summary" or native_id(record.get("leafUuid")) in self.seen)
-        if order >= self.title_rank:
-            self.title_rank = order
-            self.out.title = title.strip()[: timeline.NAME_CHARS_MAX].strip()
+        if isinstance(title, str) and title.strip():
+            leaf = native_id(record.get("leafUuid")) if kind == "summary" else None
+            self.titles.pop((rank, leaf), None)  # the newest stands last
+            self.titles[rank, leaf] = " ".join(title.split())
+
+    def _title(self) -> str | None:
+        """The title of the highest rank. A summary line may speak of another file; one that names
+        a record of this file is better."""
+        best, found = (0, False), None
+        for (rank, leaf), title in self.titles.items():
+            order = rank, leaf in self.seen or leaf in self.links
+            if order >= best:
+                best, found = order, title[: timeline.NAME_CHARS_MAX].strip()
+        return found
 
     def _take_message(self, found: Found, record: Json) -> None:
         out, message = self.out, record.get("message")
@@ -951,7 +978,8 @@ class _ClaudeFile:
 
     def _repeat(self, uuid: str, found: Found, content: object) -> None:
         first = self.raws[self.seen[uuid]].piece
-        if self.lines.at(first.offset, first.index)["message"].get("content") == content:
+        message = self.lines.at(first.offset, first.index).get("message")
+        if isinstance(message, dict) and message.get("content") == content:
             _count(self.out.counts.known, "duplicate uuid")
             return
         self.out.counts.changed += 1
@@ -981,8 +1009,11 @@ class _ClaudeFile:
             entry.results = True
             only = all(_has_block([block], "tool_result") for block in content)  # type: ignore[attr-defined]
             entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+        parent = self._parent(record)
+        # An index instead of a second copy of the uuid: there may be very many.
+        above = None if parent is None else self.seen.get(parent, parent)
         self.seen[uuid] = len(self.raws)
-        self.raws.append(_Raw(entry, self._parent(record), message))
+        self.raws.append(_Raw(entry, above, message))
         self.last = uuid
         self.hint = None
 
@@ -990,54 +1021,58 @@ class _ClaudeFile:
 
     def finish(self, known: Known) -> Transcript:
         """The transcript. `known` gives the node that carries a native id already."""
-        out = self.out
         targets = self._targets()
         place = self._fold(targets, known)
-        parents = [ROOT] * len(out.entries)
-        for index, entry in enumerate(out.entries):
-            raw = self.seen[entry.id]
-            target = targets[raw]
-            parent = place[target] if isinstance(target, int) and target >= 0 else target
-            if isinstance(parent, str):
-                entry.wanted = parent or None
-                parents[index] = LOST
-                entry.gap = "self parent" if parent == entry.id else "parent not in file"
-            elif parent == index:
-                parents[index] = LOST
-                entry.gap = "self parent"
-            else:
-                parents[index] = parent
-        for index, reason in settle(parents).items():
-            out.entries[index].gap = reason or out.entries[index].gap
-        for entry, parent in zip(out.entries, parents, strict=True):
-            entry.parent = parent
+        self._hang(targets, place)
         self._read_compactions(place)
         self._find_active(place)
-        return out
+        self.out.title = self._title()
+        return self.out
+
+    def _hang(self, targets: list[int | str], place: list[int]) -> None:
+        """Give each entry its parent."""
+        entries = self.out.entries
+        parents = []
+        for index, entry in enumerate(entries):
+            target = targets[self.seen[entry.id]]
+            parent = place[target] if isinstance(target, int) and target >= 0 else target
+            if isinstance(parent, str):
+                entry.gap, entry.wanted = "parent not in file", parent or None
+                parent = LOST
+            elif parent == index:
+                entry.gap = "self parent"
+                parent = LOST
+            parents.append(parent)
+        for index, reason in settle(parents).items():
+            entries[index].gap = reason or entries[index].gap
+        for entry, parent in zip(entries, parents, strict=True):
+            entry.parent = parent
 
     def _targets(self) -> list[int | str]:
         """For each raw the raw it hangs on, ROOT, or the uuid that is nowhere in the file."""
         memo: dict[str, int | str] = {}
-        targets: list[int | str] = []
-        for raw in self.raws:
-            way: list[str] = []
-            uuid: str | None = raw.parent
-            while (
-                uuid is not None
-                and uuid not in self.seen
-                and uuid not in memo
-                and uuid in self.links
-            ):
-                way.append(uuid)
-                memo[uuid] = _UNKNOWN_PARENT  # stands if the way comes back here: a cycle
-                uuid = self.links[uuid]
-            end: int | str = ROOT
-            if uuid is not None:
-                end = self.seen[uuid] if uuid in self.seen else memo.get(uuid, uuid)
-            for each in way:
-                memo[each] = end
-            targets.append(end)
-        return targets
+        return [
+            ROOT if raw.parent is None
+            else raw.parent if isinstance(raw.parent, int)
+            else self._resolve(raw.parent, memo)
+            for raw in self.raws
+        ]  # fmt: skip
+
+    def _resolve(self, uuid: str, memo: dict[str, int | str]) -> int | str:
+        """The raw that `uuid` is or, for a record of another kind, hangs on."""
+        way = []
+        above: str | None = uuid
+        while above is not None and above not in self.seen and above not in memo:
+            if above not in self.links:
+                break
+            way.append(above)
+            memo[above] = _UNKNOWN_PARENT  # stands if the way comes back here: a cycle
+            above = self.links[above]
+        end: int | str = ROOT
+        if above is not None:
+            end = self.seen[above] if above in self.seen else memo.get(above, above)
+        memo.update(dict.fromkeys(way, end))
+        return end
 
     def _fold(self, targets: list[int | str], known: Known) -> list[int]:
         """Put the pieces of each message together; for each raw the index of its entry.
@@ -1081,25 +1116,31 @@ class _ClaudeFile:
         entry.error = entry.error or raw.entry.error
 
     def _read_compactions(self, place: list[int]) -> None:
+        memo: dict[str, _Boundary | None] = {}
         for raw in self.raws:
             if raw.entry.role != "summary":
                 continue
-            boundary = self._boundary_above(raw.parent)
+            boundary = self._boundary_above(raw.parent, memo)
             told = raw.entry.compaction = Compaction(boundary.trigger if boundary else None)
-            if boundary is None:
-                continue
-            kept = [place[self.seen[uuid]] for uuid in boundary.kept if uuid in self.seen]
-            kept += self._segment(boundary, place)
-            told.kept = list(dict.fromkeys(kept))
+            if boundary is not None:
+                kept = [place[self.seen[uuid]] for uuid in boundary.kept if uuid in self.seen]
+                told.kept = list(dict.fromkeys(kept + self._segment(boundary, place)))
 
-    def _boundary_above(self, uuid: str | None) -> _Boundary | None:
-        for _ in range(len(self.links) + 1):
-            if uuid is None or uuid in self.seen:
-                return None
-            if uuid in self.boundaries:
-                return self.boundaries[uuid]
-            uuid = self.links.get(uuid)
-        return None
+    def _boundary_above(
+        self, parent: int | str | None, memo: dict[str, _Boundary | None]
+    ) -> _Boundary | None:
+        """The nearest boundary on the way from `parent` up to the next message."""
+        way = []
+        uuid = parent if isinstance(parent, str) else None
+        while uuid is not None and uuid in self.links and uuid not in memo:
+            way.append(uuid)
+            memo[uuid] = self.boundaries.get(uuid)
+            if memo[uuid] is not None:
+                break
+            uuid = self.links[uuid]
+        found = memo.get(uuid) if uuid is not None else None
+        memo.update(dict.fromkeys(way, found))
+        return found
 
     def _segment(self, boundary: _Boundary, place: list[int]) -> list[int]:
         """Entries of the kept segment from its head to its tail; none if it is no path."""
@@ -1132,42 +1173,39 @@ class _ClaudeFile:
 
     def _follow_hint(self, place: list[int], active: int) -> None:
         """Go where the client said it was, unless that only is an older point of the same line."""
-        uuid = self.hint
-        for _ in range(len(self.links) + 1):
-            if uuid is None or uuid in self.seen:
-                break
-            uuid = self.links.get(uuid)
-        if uuid is None or uuid not in self.seen:
+        uuid = self._resolve(self.hint, {}) if self.hint is not None else ROOT
+        if isinstance(uuid, str) or uuid < 0:
             return
-        hinted = place[self.seen[uuid]]
+        hinted = place[uuid]
         above = active
         while above >= 0 and above != hinted:
             above = self.out.entries[above].parent
         if above < 0:
             self.out.active = hinted
 
-    # -- content -----------------------------------------------------------------------------------
 
-    def content(self, entry: Entry) -> Content:
-        """The content of all pieces of `entry`, read again."""
-        renderer = Renderer()
-        before = self.lines.reread_bytes
-        usage: object = None
-        first: Json | None = None
-        for piece in entry.pieces:
-            record = self.lines.at(piece.offset, piece.index)
-            first = first or record
-            message = record["message"]
-            renderer.add(message.get("content"))
-            usage = message.get("usage") or usage
-        content = renderer.finish()
-        content.size = self.lines.reread_bytes - before
-        assert first is not None
-        content.time = parse_time(first.get("timestamp"))
-        content.cwd = _path_in(first)
-        if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
-            content.usage = usage
-        return content
+def claude_content(lines: Lines, entry: Entry) -> Content:
+    """The content of all pieces of `entry`, read again."""
+    renderer = Renderer()
+    before = lines.reread_bytes
+    usage: object = None
+    first: Json | None = None
+    for piece in entry.pieces:
+        record = lines.at(piece.offset, piece.index)
+        first = first or record
+        message = record.get("message")
+        if not isinstance(message, dict):
+            raise rewritten(piece.offset)
+        renderer.add(message.get("content"))
+        usage = message.get("usage") or usage
+    content = renderer.finish()
+    content.size = lines.reread_bytes - before
+    assert first is not None
+    content.time = parse_time(first.get("timestamp"))
+    content.cwd = _path_in(first)
+    if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+        content.usage = usage
+    return content
 
 
 def _path_in(record: Json) -> str | None:
@@ -1207,12 +1245,9 @@ _ROLES = {
 
 
 def is_message_record(record: Json) -> bool:
-    """Whether this looks like a line of the simple form."""
-    return isinstance(record.get("role"), str) and isinstance(record.get("text"), str)
-
-
-def no_family(record: Json) -> None:
-    """For formats whose files know nothing of each other."""
+    """Whether this looks like a line of the simple form (a line of our own log does not)."""
+    texts = isinstance(record.get("role"), str) and isinstance(record.get("text"), str)
+    return texts and "op" not in record
 
 
 def _simple_id(value: object) -> str | None:
@@ -1267,7 +1302,7 @@ class _MessagesFile:
         self.newest = index
         piece = self.out.entries[index].pieces[0]
         first = self.lines.at(piece.offset, piece.index)
-        if (first["role"], first["text"]) == (record["role"], record["text"]):
+        if (first.get("role"), first.get("text")) == (record["role"], record["text"]):
             _count(self.out.counts.known, "duplicate id")
             return
         self.out.counts.changed += 1
@@ -1309,6 +1344,8 @@ class _MessagesFile:
     def content(self, entry: Entry) -> Content:
         """The content of `entry`, read again."""
         record = self.lines.at(entry.pieces[0].offset, entry.pieces[0].index)
+        if not is_message_record(record):
+            raise rewritten(entry.pieces[0].offset)
         content = Content(record["text"])
         content.time = parse_time(record.get("time"))
         content.tokens = _tokens_of(record)
@@ -1335,7 +1372,7 @@ def read_messages(stream: BinaryIO, known: Known) -> Iterator[Transcript]:
 
 class Format:
     """One reader. `accepts` tells its records from those of others, by content alone; `family`
-    says of a record which session it is of, and of which that is a fork."""
+    says of a record which session it is of, and of which that is a fork (None: nothing does)."""
 
     __slots__ = ("accepts", "family", "name", "read")
 
@@ -1344,7 +1381,7 @@ class Format:
         name: str,
         accepts: Callable[[Json], bool],
         read: Callable[[BinaryIO, Known], Iterator[Transcript]],
-        family: Callable[[Json], tuple[str, str | None] | None],
+        family: Callable[[Json], tuple[str, str | None] | None] | None = None,
     ) -> None:
         self.name = name
         self.accepts = accepts
@@ -1354,15 +1391,17 @@ class Format:
 
 FORMATS = (
     Format("claude-code", is_claude_record, read_claude_code, claude_family),
-    Format("messages", is_message_record, read_messages, no_family),
+    Format("messages", is_message_record, read_messages),
 )
 
 
 def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     """The format of what `stream` holds; else None and why not."""
-    empty, why = not stream.seek(0, os.SEEK_END), "no JSON lines"
+    empty, why = not stream.seek(0, os.SEEK_END), "no JSON"
     for record in Lines(stream, lambda _: False).head():
-        why = "JSON lines of no known format"
+        why = "JSON of no known format"
+        if record.get("timeline") == "log":
+            return None, "a Timeline database"
         for format in FORMATS:
             if format.accepts(record):
                 return format, ""
@@ -1398,12 +1437,12 @@ class Step:
 class Plan:
     """Steps in the order in which nodes are made, and where each entry stands.
 
-    `place` is None for an entry that another timeline holds (`foreign` of them). `active`: where
-    the client goes on, None where nothing tells. `ends`: old end of a compaction -> its number.
-    `children`: how many steps hang directly on a place.
+    `place` is None for an entry that another timeline holds. `active`: where the client goes on,
+    None where nothing tells. `ends`: old end of a compaction -> its number. `children`: how many
+    steps hang directly on a place.
     """
 
-    __slots__ = ("active", "children", "ends", "foreign", "place", "steps")
+    __slots__ = ("active", "children", "ends", "place", "steps")
 
     def __init__(self, entries: int) -> None:
         self.steps: list[Step] = []
@@ -1411,7 +1450,6 @@ class Plan:
         self.active: int | None = None
         self.ends: dict[int, int] = {}
         self.children: dict[int, int] = {}
-        self.foreign = 0
 
     def leaves(self) -> list[int]:
         """New nodes without children, in the order of nodes."""
@@ -1443,6 +1481,10 @@ class Ground:
         """Whether `node` was made as a late one."""
         return False
 
+    def is_summary(self, node: int) -> bool:
+        """Whether `node` stands for others."""
+        return False
+
     def copy(self, summary: int, original: int) -> int | None:
         """The copy of `original` that stands behind `summary`."""
         return None
@@ -1463,10 +1505,23 @@ class Ground:
         return None
 
 
+class _Span:
+    """What a summary stands for, first..last (0: nothing), and the entries kept before it on its
+    line and behind it."""
+
+    __slots__ = ("ahead", "behind", "first", "last")
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first = first
+        self.last = last
+        self.ahead: list[int] = []
+        self.behind: list[int] = []
+
+
 class _Layout:
     __slots__ = (
         "chain_last", "chain_of", "compactions", "ended", "entries", "ground", "late", "newest",
-        "newest_child", "plan", "spot", "tops", "transcript",
+        "newest_child", "plan", "relink", "spot", "tops", "transcript",
     )  # fmt: skip
 
     def __init__(self, transcript: Transcript, ground: Ground) -> None:
@@ -1480,6 +1535,9 @@ class _Layout:
         self.late: set[int] = set()  # entries
         self.ended: set[int] = set()  # places whose line goes on behind a summary
         self.newest_child: dict[int, int] = {}
+        # (last entry kept before a summary, entry of the summary): the record right behind the
+        # summary may name the one and yet mean the other.
+        self.relink: tuple[int, int] | None = None
         self.newest = 0  # the place made or found last
         self.tops: list[int] = []  # of each step, the place on its path that hangs on the root
         self.compactions = 0
@@ -1494,7 +1552,6 @@ class _Layout:
     def _put(self, index: int) -> None:
         entry = self.entries[index]
         if entry.away:
-            self.plan.foreign += 1
             return
         above = entry.parent
         call = above if above >= 0 and self.entries[above].calls else self.chain_of.get(above)
@@ -1506,12 +1563,16 @@ class _Layout:
             self._put_summary(index, self._below(index, call))
         else:
             self._put_message(index, call)
+        if entry.compaction is None:
+            self.relink = None
         self.newest = self.spot.get(index, self.plan.place[index] or 0)
 
     def _below(self, index: int, call: int | None) -> int:
         """The place on which entry `index` is to hang."""
         entry = self.entries[index]
         above = entry.parent
+        if self.relink is not None and above == self.relink[0]:
+            above, call = self.relink[1], None
         if above < 0:
             return 0 if entry.outside is None else self.ground.attach(entry.outside)
         if call is not None:
@@ -1538,6 +1599,8 @@ class _Layout:
             copy = self.ground.copy(node, original) if original is not None else None
             if copy is not None:
                 self.spot[kept] = self.spot[index] = copy
+            elif index not in self.spot and self.ground.is_summary(node):
+                self.relink = kept, index
 
     def _chain(self, index: int, call: int) -> None:
         self.chain_of[index] = call
@@ -1588,17 +1651,19 @@ class _Layout:
         told = self.entries[index].compaction
         assert told is not None
         kept = [each for each in told.kept if self.plan.place[each] is not None]
-        first, last, behind = self._interval(end, kept)
-        if first == 0:  # nothing to sum up: a plain message
+        span = self._span(end, kept)
+        if span.first == 0:  # nothing to sum up: a plain message
             self.plan.place[index] = self._make(MESSAGE, index, end)
             return
-        summary = place = self._make(SUMMARY, index, self._parent(first))
+        summary = place = self._make(SUMMARY, index, self._parent(span.first))
         self.plan.place[index] = place
         step = self.plan.step(place)
-        step.first, step.last = first, last
+        step.first, step.last = span.first, span.last
         self.ended.add(end)
         self.plan.ends.setdefault(end, self.compactions)
-        for each in behind:
+        if span.ahead:
+            self.relink = span.ahead[-1], index
+        for each in span.behind:
             place = self._make(COPY, each, place)
             original = self.plan.place[each]
             assert original is not None
@@ -1606,14 +1671,14 @@ class _Layout:
             self.plan.step(place).first = summary
             self.spot[each] = self.spot[index] = place
 
-    def _interval(self, end: int, kept: list[int]) -> tuple[int, int, list[int]]:
-        """(first, last, kept entries behind) of a summary whose line ends at `end`; first 0: none.
+    def _span(self, end: int, kept: list[int]) -> _Span:
+        """What a summary stands for whose line ends at `end`.
 
         What is kept at the head of the line stays before the summary; whatever is kept from the
         first other node on goes behind it.
         """
         if end == 0 or not kept:
-            return (self._top(end) if end else 0), end, []
+            return _Span(self._top(end) if end else 0, end)
         by_place = {self.spot.get(each, self.plan.place[each] or 0): each for each in kept}
         path = []
         while end:
@@ -1622,9 +1687,11 @@ class _Layout:
         path.reverse()
         bare = [number for number, place in enumerate(path) if place not in by_place]
         if not bare:
-            return 0, 0, []
-        behind = [by_place[place] for place in path[bare[0] :] if place in by_place]
-        return path[bare[0]], path[bare[-1]], behind
+            return _Span(0, 0)
+        span = _Span(path[bare[0]], path[bare[-1]])
+        span.ahead = [by_place[place] for place in path[: bare[0]]]
+        span.behind = [by_place[place] for place in path[bare[0] :] if place in by_place]
+        return span
 
     def _active(self) -> int | None:
         """Where the client goes on: the newest place below the active entry."""
@@ -1696,9 +1763,10 @@ ESTIMATOR = "wide"  # of imported timelines
 
 
 class _Settings:
-    """What the caller asked for; `progress` gets a line for people now and then."""
+    """What the caller asked for; `progress` gets a line for people now and then. `timelines`:
+    how many there were before a dry run."""
 
-    __slots__ = ("attachments", "dry_run", "into", "progress")
+    __slots__ = ("attachments", "dry_run", "into", "progress", "timelines")
 
     def __init__(
         self,
@@ -1711,6 +1779,7 @@ class _Settings:
         self.dry_run = dry_run
         self.attachments = attachments
         self.progress = progress
+        self.timelines = 0
 
 
 class _TreeGround(Ground):
@@ -1757,6 +1826,9 @@ class _TreeGround(Ground):
 
     def is_late(self, node: int) -> bool:
         return bool((self.tx.record(node).get("source") or {}).get("kind") == "late")
+
+    def is_summary(self, node: int) -> bool:
+        return self.tx.row(node).is_summary
 
     def copy(self, summary: int, original: int) -> int | None:
         found = self.tx.find(_copy_identity(summary, original), self.tl)
@@ -2127,7 +2199,7 @@ class _Landing:
             self._move_own(reached)
         elif self.created and self.session not in self._state().sessions:
             self.tx.session(self.home, self.session, "main", 0)
-        self._end_inner()
+        self._end_inner(reached)
         made, later = -len(self.nodes), []
         for leaf in self.leaves:
             # An old end is left once the session's branch has moved.
@@ -2166,9 +2238,11 @@ class _Landing:
             return ""
         return branch_base(self.transcript.title or "") or self._base(active)
 
-    def _end_inner(self) -> None:
-        """Branches made by import, on which nobody else wrote, follow their line or end."""
+    def _end_inner(self, reached: int | None) -> None:
+        """Branches made by import, on which nobody else wrote, follow their line; one that the
+        session's own line, now at `reached`, took over ends."""
         state = self._state()
+        anchor = 0 if reached is None else self.plan.step(reached).anchor
         sessions = {number for number, _ in state.sessions.values()}
         for branch in list(state.branches.values()):
             if not branch.imported or branch.number in sessions or branch.name == state.current:
@@ -2180,9 +2254,7 @@ class _Landing:
             if on:
                 self.leaves.remove(on[0])
                 self.tx.move(self.home, branch.name, self._node(on[0]))
-            elif all(
-                self.plan.step(leaf).anchor != branch.head for leaf in self.leaves if leaf < 0
-            ):
+            elif anchor == branch.head:
                 self.tx.drop(self.home, branch.name)
 
     def _name(self, leaf: int) -> None:
@@ -2256,9 +2328,8 @@ class _Landing:
         }
 
     def _shown_id(self) -> str | None:
-        return (
-            None if self.tl is None or (self.created and self.settings.dry_run) else f"tl{self.tl}"
-        )
+        imagined = self.settings.dry_run and (self.tl or 0) >= self.settings.timelines
+        return None if self.tl is None or imagined else f"tl{self.tl}"
 
     def _is_changed(self, entry: Entry, node: int) -> bool:
         """Whether the file now says something else than the stored message, which stays."""
@@ -2275,11 +2346,16 @@ class _Landing:
         return True
 
 
+def shown(path: str) -> str:
+    """`path` as text, whatever bytes it is made of."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def _bring_in(
     db: Database, tx: Importing, transcript: Transcript, path: str, settings: _Settings
 ) -> Json:  # fmt: skip
     """Write what `transcript` adds to the database and return its row of the result."""
-    session = f"{transcript.format}\0{transcript.session or os.path.realpath(path)}"
+    session = f"{transcript.format}\0{transcript.session or shown(os.path.realpath(path))}"
     home = _find_home(tx, transcript, session, settings.into) if transcript.entries else None
     _look_up(tx, transcript, home)
     landing = _Landing(db, tx, transcript, home, session, settings)
@@ -2295,16 +2371,17 @@ def _bring_in(
 class _Item:
     """A file to read: `path` as it is shown, `member` its name where it lies in a ZIP."""
 
-    __slots__ = ("family", "file", "format", "member", "named", "path", "waited")
+    __slots__ = ("family", "file", "format", "member", "named", "path", "trouble", "waited")
 
-    def __init__(self, file: str, member: str | None, named: bool) -> None:
+    def __init__(self, file: str, member: str | None, named: bool, trouble: str = "") -> None:
         self.file = file
         self.member = member
-        self.path = file if member is None else f"{file}/{member}"
+        self.path = shown(file if member is None else f"{file}/{member}")
         self.named = named
         self.format: Format | None = None
         self.family: tuple[str, str | None] | None = None
         self.waited = False
+        self.trouble = trouble  # why it cannot be read, known before it is tried
 
     def open(self) -> Any:
         """The content as a binary stream that can seek. Raises OSError and what zipfile raises."""
@@ -2333,16 +2410,26 @@ def _items(paths: Sequence[str]) -> Iterator[_Item]:
     seen: set[str] = set()
     for path in paths:
         if not os.path.exists(path):
-            raise timeline.NotFound(f"no such file or folder: {path}", path=path)
-        for file in _files_below(path) if os.path.isdir(path) else (path,):
+            raise timeline.NotFound(f"no such file or folder: {shown(path)}", path=shown(path))
+        closed: list[OSError] = []
+        named = not os.path.isdir(path)
+        for file in (path,) if named else _files_below(path, closed):
             real = os.path.realpath(file)
             if real not in seen:
                 seen.add(real)
-                yield from _members(file, file == path)
+                yield from _members(file, named)
+        for error in closed:
+            yield _Item(error.filename, None, False, _system_words(error))
 
 
-def _files_below(folder: str) -> Iterator[str]:
-    for place, folders, files in os.walk(folder):
+def _system_words(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error!s:.200}"
+
+
+def _files_below(folder: str, closed: list[OSError]) -> Iterator[str]:
+    """All files in a folder and those in it, sorted; links to folders are not followed. Folders
+    that cannot be read go to `closed`."""
+    for place, folders, files in os.walk(folder, onerror=closed.append):
         folders.sort()
         for name in sorted(files):
             file = os.path.join(place, name)
@@ -2374,10 +2461,12 @@ def _why_not(item: _Item, forced: Format | None) -> str:
     import zipfile
     import zlib
 
+    if item.trouble:
+        return item.trouble
     try:
         with item.open() as stream:
             item.format, why = (forced, "") if forced else recognize(stream)
-            if item.format is not None:
+            if item.format is not None and item.format.family is not None:
                 head = Lines(stream, item.format.accepts).head()
                 families = map(item.format.family, head)
                 item.family = next((each for each in families if each is not None), None)
@@ -2387,7 +2476,7 @@ def _why_not(item: _Item, forced: Format | None) -> str:
     except OSError as error:
         if item.named:
             raise
-        return f"cannot be read: {error.strerror or error!s:.200}"
+        return _system_words(error)
 
 
 def _in_order(items: list[_Item]) -> list[_Item]:
@@ -2442,37 +2531,9 @@ def _survey(paths: Sequence[str], format: str) -> tuple[list[_Item], list[Json]]
             )
     if not items:
         raise timeline.InvalidArgument(
-            f"no transcript found in {', '.join(paths)}", unrecognized=unrecognized
+            f"no transcript found in {', '.join(map(shown, paths))}", unrecognized=unrecognized
         )
     return _in_order(items), unrecognized
-
-
-def _read_item(
-    db: Database, tx: Importing, item: _Item, settings: _Settings, may_wait: bool
-) -> list[Json] | None:
-    """Bring in the conversations of one file; None if it goes on from another one not read yet."""
-    format = item.format
-    assert format is not None
-
-    def known(native: str) -> int | None:
-        found = tx.find(f"{format.name}\0{native}")
-        return found[0] if found else None
-
-    rows = []
-    with item.open() as stream:
-        for transcript in format.read(stream, known):
-            if may_wait and _goes_on_elsewhere(tx, transcript):
-                return None
-            rows.append(_bring_in(db, tx, transcript, item.path, settings))
-    return rows
-
-
-def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
-    """Whether the first message names a parent that nobody has written yet."""
-    first = transcript.entries[0] if transcript.entries else None
-    if first is None or not transcript.unique or first.wanted is None:
-        return False
-    return not tx.find(transcript.identity(first.wanted))
 
 
 def import_paths(
@@ -2498,36 +2559,91 @@ def import_paths(
         Refused: the conversation is in another timeline than `into`.
         OSError: a named file cannot be read.
     """
-    items, unrecognized = _survey(paths, format)
     settings = _Settings(into, dry_run, attachments, progress)
-    result: Json = {"timelines": [], "unrecognized": unrecognized}
-    queue = items[::-1]
-    while queue:
-        with db.importing(key, dry_run) as tx:
-            if tx.earlier is not None:
-                return tx.earlier
-            while queue:
-                item = queue.pop()
-                rows = _read_item(db, tx, item, settings, bool(queue) and not item.waited)
-                if rows is None:
-                    item.waited = True
-                    queue.insert(0, item)
-                    continue
-                _report(result, item, rows)
-                if key is None and not dry_run:
-                    break
-            tx.remember(result)
-    return result
+    if key is None and not dry_run:
+        return _import_one_by_one(db, paths, format, settings)
+    with db.importing(key, dry_run) as tx:
+        # A key that is known comes before everything: the files may be gone by now.
+        if tx.earlier is not None:
+            return tx.earlier
+        settings.timelines = len(tx.timelines())
+        batch = _Batch(*_survey(paths, format))
+        while batch.queue:
+            batch.read_next(db, tx, settings)
+        tx.remember(batch.result)
+    return batch.result
 
 
-def _report(result: Json, item: _Item, rows: list[Json]) -> None:
-    """Put the rows of one file into the result."""
-    for row in rows:
-        if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
-            why = "only records of a subagent, which belong to a session"
-            result["unrecognized"].append({"path": item.path, "why": why})
-        else:
-            result["timelines"].append(row)
+def _import_one_by_one(
+    db: Database, paths: Sequence[str], format: str, settings: _Settings
+) -> Json:
+    batch = _Batch(*_survey(paths, format))
+    while batch.queue:
+        with db.importing() as tx:
+            batch.read_next(db, tx, settings)
+    return batch.result
+
+
+class _Batch:
+    """Files still to be read (the next one last), and the result so far."""
+
+    __slots__ = ("queue", "result")
+
+    def __init__(self, items: list[_Item], unrecognized: list[Json]) -> None:
+        self.queue = items[::-1]
+        self.result: Json = {"timelines": [], "unrecognized": unrecognized}
+
+    def read_next(self, db: Database, tx: Importing, settings: _Settings) -> None:
+        """Bring in one file; one that goes on from a file not read yet goes to the end, once."""
+        item = self.queue.pop()
+        try:
+            stream = item.open()
+        except OSError as error:
+            if item.named:
+                raise
+            self._leave_out(item, _system_words(error))
+            return
+        with stream:
+            rows = _read(db, tx, item, stream, settings, bool(self.queue) and not item.waited)
+        if rows is None:
+            item.waited = True
+            self.queue.insert(0, item)
+            return
+        for row in rows:
+            if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
+                self._leave_out(item, "only records of a subagent, which belong to a session")
+            else:
+                self.result["timelines"].append(row)
+
+    def _leave_out(self, item: _Item, why: str) -> None:
+        self.result["unrecognized"].append({"path": item.path, "why": why})
+
+
+def _read(
+    db: Database, tx: Importing, item: _Item, stream: BinaryIO, settings: _Settings, may_wait: bool
+) -> list[Json] | None:
+    """Bring in the conversations of one file; None if it goes on from another one not read yet."""
+    format = item.format
+    assert format is not None
+
+    def known(native: str) -> int | None:
+        found = tx.find(f"{format.name}\0{native}")
+        return found[0] if found else None
+
+    rows = []
+    for transcript in format.read(stream, known):
+        if may_wait and _goes_on_elsewhere(tx, transcript):
+            return None
+        rows.append(_bring_in(db, tx, transcript, item.path, settings))
+    return rows
+
+
+def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
+    """Whether the first message names a parent that nobody has written yet."""
+    first = transcript.entries[0] if transcript.entries else None
+    if first is None or not transcript.unique or first.wanted is None:
+        return False
+    return not tx.find(transcript.identity(first.wanted))
 
 
 # ================================================================================================
