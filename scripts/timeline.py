@@ -255,9 +255,11 @@ class Operation:
         "arguments",
         "by_name",
         "changes",
+        "defaults",
         "example",
         "help",
         "name",
+        "required",
         "result",
         "scope",
         "tool",
@@ -288,6 +290,10 @@ class Operation:
             arguments = (*arguments, _KEY)
         self.arguments = arguments
         self.by_name = {argument.name: argument for argument in arguments}
+        self.required = [argument.name for argument in arguments if argument.required]
+        self.defaults = {
+            argument.name: argument.default for argument in arguments if not argument.required
+        }
 
 
 _TIMELINE = Argument(
@@ -702,7 +708,7 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
     Raises:
         InvalidArgument: an unknown name, a missing argument, a wrong type or range.
     """
-    checked: Json = {}
+    checked = operation.defaults.copy()
     known = operation.by_name
     for name, value in given.items():
         argument = known.get(name)
@@ -715,11 +721,9 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
             )
         if value is not None:
             checked[name] = _CHECKS[argument.kind](argument, value)
-    for argument in operation.arguments:
-        if argument.name not in checked:
-            if argument.required:
-                raise InvalidArgument(f"{operation.name} needs {argument.name}: {argument.help}")
-            checked[argument.name] = argument.default
+    for name in operation.required:
+        if name not in checked:
+            raise InvalidArgument(f"{operation.name} needs {name}: {known[name].help}")
     return checked
 
 
@@ -1037,7 +1041,7 @@ def decode_head(line: bytes) -> Json:
     Raises:
         ValueError: not a JSON object.
     """
-    cut = line.rfind(_TEXT_MARK, 0, -_CRC_BYTES)
+    cut = line.rfind(_TEXT_MARK)
     if cut > 0:
         try:
             # A mark inside a nested object leaves its braces open, so this fails and the whole
@@ -1061,10 +1065,10 @@ def _as_object(value: object) -> Json:
 
 def line_text(line: bytes) -> str:
     """The text of a line that ends in its text and its crc."""
-    literal = line[line.rindex(_TEXT_MARK) + 8 : -_CRC_BYTES]
-    if b"\\" in literal:
-        return _loads_string(literal.decode())
-    return literal[1:-1].decode()
+    text = line[line.rindex(_TEXT_MARK) + 9 : -20]  # without the quotes
+    if b"\\" in text:
+        return _loads_string(f'"{text.decode()}"')
+    return text.decode()
 
 
 def new_header(created: int, generation: int = 1, previous: str | None = None) -> bytes:
@@ -1232,9 +1236,10 @@ IS_COPY = 256  # a copy of a message that a client kept behind its own summary
 HAS_SOURCE = 512  # came from a transcript
 
 _ROLE_INDEX = {role: index for index, role in enumerate(ROLES)}
-_pack_row = ROW.pack
+_pack_unchecked = struct.Struct("<2Q11I").pack  # all but the row's crc
 _unpack_row = ROW.unpack
 _unpack_row_from = ROW.unpack_from
+_unpack_depth_and_jump = struct.Struct("<2I").unpack_from
 _CRC_FIELD = struct.Struct("<I")
 
 
@@ -1244,12 +1249,14 @@ class Rows:
     Row i lies at byte i*64 of the file, whose first 64 bytes are a header.
     """
 
-    __slots__ = ("read", "stored", "tail")
+    __slots__ = ("_newest", "_newest_row", "read", "stored", "tail")
 
     def __init__(self, read: Callable[[int, int], bytes] | None = None, stored: int = 0) -> None:
         self.read = read
         self.stored = stored
         self.tail = bytearray()
+        self._newest = 0  # the row added last, since it is the parent of most that follow
+        self._newest_row = ROOT_ROW
 
     def __len__(self) -> int:
         return self.stored + len(self.tail) // ROW_BYTES
@@ -1284,16 +1291,18 @@ class Rows:
     ) -> Row:
         """Append the row of the next node and return its parent's. O(1): depth, prefix and jump
         come from that one."""
-        above = self[parent]
-        depth = above[DEPTH]
-        jump = parent
-        if above[JUMP]:
-            far = self[above[JUMP]]
+        above = self._newest_row if parent == self._newest else self[parent]
+        depth, jump = above[DEPTH], above[JUMP]
+        if jump:
+            far_depth, far_jump = self._depth_and_jump(jump)
             # Skew-binary jumps: two jumps of equal length are followed by one over both.
-            if far[JUMP] and depth - far[DEPTH] == far[DEPTH] - self[far[JUMP]][DEPTH]:
-                jump = far[JUMP]
-        count = above[COUNT] + (0 if flags & IS_COPY else 1)
-        raw = _pack_row(
+            if far_jump and depth - far_depth == far_depth - self._depth_and_jump(far_jump)[0]:
+                jump = far_jump
+            else:
+                jump = parent
+        else:
+            jump = parent
+        row = (
             offset,
             above[PREFIX] + tokens,
             parent,
@@ -1306,12 +1315,21 @@ class Rows:
             previous,
             0,
             length,
-            count,
-            0,
+            above[COUNT] + (0 if flags & IS_COPY else 1),
         )
-        self.tail += raw[:60]
-        self.tail += _CRC_FIELD.pack(zlib.crc32(raw[:60]))
+        raw = _pack_unchecked(*row)
+        crc = zlib.crc32(raw)
+        self.tail += raw + crc.to_bytes(4, "little")
+        self._newest = self.stored + len(self.tail) // ROW_BYTES
+        self._newest_row = (*row, crc)
         return above
+
+    def _depth_and_jump(self, node: int) -> tuple[int, int]:
+        place = node - self.stored - 1
+        if place >= 0:
+            return _unpack_depth_and_jump(self.tail, place * ROW_BYTES + 20)
+        row = self[node]
+        return row[DEPTH], row[JUMP]
 
     def chunks(self, first: int, last: int, size: int = 4096) -> Iterator[tuple[int, bytes]]:
         """(number of the first row, raw rows) over rows first..last, oldest first, unchecked."""
@@ -1339,6 +1357,17 @@ def checked_row(raw: bytes, place: int) -> Row:
     if row[CRC] != zlib.crc32(raw[place : place + 60]):
         raise _IndexUnfit("a row is damaged")
     return row
+
+
+def rows_are_whole(raw: bytes) -> bool:
+    """Whether every row of `raw` ends in its own crc.
+
+    The crc of bytes that end in their crc is the same whatever they are, and so is that of many
+    such rows in a line: one call compares them with as many rows of zeros.
+    """
+    count = len(raw) // ROW_BYTES
+    blank = bytes(60) + _CRC_FIELD.pack(zlib.crc32(bytes(60)))
+    return zlib.crc32(raw) == zlib.crc32(blank * count)
 
 
 LIVE, ARCHIVED, DROPPED = range(3)
@@ -1538,16 +1567,15 @@ def apply(state: State, rows: Rows, record: Json, offset: int, length: int) -> N
         KeyError, IndexError, TypeError, ValueError: the record does not fit the state; state and
             rows may then be changed in part and must be dropped.
     """
-    change = _APPLY.get(record["op"])
+    op = record["op"]
+    change = _APPLY.get(op)
     if change is None:
-        raise UnknownVersion(
-            f"operation {quoted(record['op'])} is of a newer Timeline: upgrade", op=record["op"]
-        )
+        raise UnknownVersion(f"operation {quoted(op)} is of a newer Timeline: upgrade", op=op)
     state.seq = record["seq"]
     state.ts = record["ts"]
     number = record.get("tl")
     if number is not None:
-        if record["op"] == "create":
+        if op == "create":
             _apply_create(state, record)
         timeline = state.timelines[number]
         timeline.updated_at = state.ts
@@ -3538,6 +3566,8 @@ class Store:
         self.synced = 0  # up to here this process knows the log to be on disk
         self._log = -1
         self._identity = (0, 0)
+        self._size = 0  # of the log, as the last refresh saw it
+        self._swept = False  # leftovers beside it were looked for
         self._read_only = False
         self._process = 0
         self._table = Memory()
@@ -3610,6 +3640,9 @@ class Store:
             for offset in offsets:
                 yield key, offset
 
+    def is_open(self) -> bool:
+        return self._log >= 0
+
     def refuse_foreign(self) -> None:
         """Raise Corrupt if the file is not a log of ours, before anything is made beside it."""
         if self._log < 0:
@@ -3626,10 +3659,11 @@ class Store:
         Raises:
             NotFound: no such file. Corrupt: not a log this program can read.
         """
-        if self._log < 0 or self._process != os.getpid() or self._was_replaced():
+        size = -1 if self._log < 0 or self._process != os.getpid() else self._size_if_ours()
+        if size < 0:
             self._open()
             return
-        size = self.disk.size(self._log)
+        self._size = size
         if self.disk.read_at(self._log, 11, self.end - 11) != b'%08x"}\n' % self.crc:
             self._open()  # a backup was restored into the file, however long it is now
             return
@@ -3645,12 +3679,13 @@ class Store:
             if plain is not None and plain["valid_off"] > self._checkpoint_end:
                 self._open()  # a checkpoint of another process keeps our tail in memory short
 
-    def _was_replaced(self) -> bool:
+    def _size_if_ours(self) -> int:
+        """Size of the file at `path`, -1 if it is not the one we have open."""
         try:
             named = os.stat(self.path)
         except FileNotFoundError:
-            return True
-        return (named.st_dev, named.st_ino) != self._identity
+            return -1
+        return named.st_size if (named.st_dev, named.st_ino) == self._identity else -1
 
     def _open(self) -> None:
         self.close()
@@ -3658,6 +3693,7 @@ class Store:
         self._process = os.getpid()
         held = os.fstat(self._log)
         self._identity = (held.st_dev, held.st_ino)
+        self._swept = False
         try:
             self.header = self._read_header()
             claimed = self._load_index()
@@ -3729,7 +3765,7 @@ class Store:
         self.synced = 0
 
     def _load_tail(self, claimed: int) -> None:
-        size = self.disk.size(self._log)
+        size = self._size = self.disk.size(self._log)
         stopped = self._replay(size)
         if stopped and self._is_torn(size, claimed):
             stopped = None
@@ -3782,15 +3818,20 @@ class Store:
             if line[-18:] != b',"crc":"%08x"}' % crc:
                 return "does not match its checksum", crc
             try:
-                record = decode_head(line + b"\n")
+                record = decode_head(line)
                 if record["seq"] != wanted:
                     return f"has seq {record['seq']!s:.20} where {wanted} is due", crc
-                group.append((record, offset, length))
-                offset += length
-                if "more" in record:
-                    continue
-                for each in group:
-                    apply(state, rows, *each)
+                if group or "more" in record:
+                    group.append((record, offset, length))
+                    offset += length
+                    if "more" in record:
+                        continue
+                    for each in group:
+                        apply(state, rows, *each)
+                    group.clear()
+                else:
+                    apply(state, rows, record, offset, length)
+                    offset += length
             except UnknownVersion as error:
                 return str(error), crc
             except (
@@ -3802,7 +3843,6 @@ class Store:
                 RecursionError,
             ) as error:
                 return f"does not fit what is before it ({type(error).__name__})", crc
-            group.clear()
             wanted += 1
             self.end, self.crc = offset, crc
         return None, crc
@@ -3907,11 +3947,12 @@ class Store:
             raise self.damage
         if self._read_only:
             raise WriteFailed(f"not stored: {self.path} is read-only")
-        size = self.disk.size(self._log)
-        if size != self.end:
-            self._set_torn_aside(size)
-        if os.path.exists(self.path + ".tmp"):
-            self.disk.remove(self.path + ".tmp")  # left by a create or purge that died
+        if self._size != self.end:
+            self._set_torn_aside(self._size)
+        if not self._swept:
+            self._swept = True
+            if os.path.exists(self.path + ".tmp"):
+                self.disk.remove(self.path + ".tmp")  # left by a create or purge that died
 
     def _set_torn_aside(self, size: int) -> None:
         torn = self.disk.read_at(self._log, size - self.end, self.end)
@@ -4097,33 +4138,35 @@ class Store:
         """The nodes' lines in the order given; adjacent ones are fetched together and all
         checked."""
         group: list[Spot] = []
-        start = end = 0
+        start = end = limit = -1
         for spot in spots:
-            length = spot[3]
-            if group and spot[2] == end and end + length - start <= GROUP_BYTES:
-                end += length
-            else:
-                if group:
-                    yield from self._lines_of(group, start, end)
+            _, _, offset, length = spot
+            if offset != end or end + length > limit:
+                yield from self._lines_of(group, start, end)
                 group = []
-                start, end = spot[2], spot[2] + length
+                start, end, limit = offset, offset, offset + GROUP_BYTES
+            end += length
             group.append(spot)
-        if group:
-            yield from self._lines_of(group, start, end)
+        yield from self._lines_of(group, start, end)
 
-    def _lines_of(self, group: list[Spot], start: int, end: int) -> Iterator[bytes]:
+    def _lines_of(self, group: list[Spot], start: int, end: int) -> list[bytes]:
+        lines: list[bytes] = []
+        if not group:
+            return lines
         raw = self.disk.read_at(self._log, end - start + 11, start - 11)
         place = 11
         crc = _printed_crc(raw, place)
+        crc32 = zlib.crc32
         for node, parent, offset, length in group:
             line = raw[place : place + length]
-            crc = zlib.crc32(line[:-19], crc)
+            crc = crc32(line[:-19], crc)
             if line[-19:] != b',"crc":"%08x"}\n' % crc:
                 raise self.unreadable(offset)
             if line.find(b',"id":%d,"parent":%d,' % (node, parent), 0, 200) < 0:
                 raise _IndexUnfit(f"row {node} leads to another line")
             place += length
-            yield line
+            lines.append(line)
+        return lines
 
     def chunks_backwards(self) -> Iterator[tuple[bytes, int]]:
         """(whole lines as one piece, its offset), from `end` back to the header, for searching."""
@@ -4817,16 +4860,8 @@ class _Writing:
 
     def __enter__(self) -> Store:
         database, store = self._database, self._database.store
-        if not self._create and not os.path.exists(store.path):
-            raise missing_database(store.path)
-        if not os.path.isdir(os.path.dirname(store.path) or "."):
-            raise NotFound(
-                f"the folder {os.path.dirname(store.path)} does not exist: make it, or choose "
-                "another --db",
-                path=store.path,
-            )
-        if not self._create or os.path.exists(store.path):
-            store.refuse_foreign()
+        if self._create or not store.is_open():  # else `refresh` sees what became of the file
+            self._look_before_locking()
         self._file = lock(store.lock_path, True, store.wait_s)
         try:
             if self._create:
@@ -4842,6 +4877,20 @@ class _Writing:
             raise
         return store
 
+    def _look_before_locking(self) -> None:
+        """Refuse what is no database before a lock file is made beside it."""
+        store = self._database.store
+        if not self._create and not os.path.exists(store.path):
+            raise missing_database(store.path)
+        if not os.path.isdir(os.path.dirname(store.path) or "."):
+            raise NotFound(
+                f"the folder {os.path.dirname(store.path)} does not exist: make it, or choose "
+                "another --db",
+                path=store.path,
+            )
+        if not self._create or os.path.exists(store.path):
+            store.refuse_foreign()
+
     def __exit__(self, *_: object) -> None:
         if not _KEEPS_OPEN:
             self._database.store.close()
@@ -4855,42 +4904,77 @@ class PathColumns:
     __slots__ = ("flags", "ids", "lengths", "offsets", "prefix")
 
     def __init__(self, rows: Rows, node: int) -> None:
-        small = rows[node][DEPTH] <= WALK_BY_ROW_MAX
-        self.ids = _column("I", small)
-        self.prefix = _column("Q", small)
-        self.flags = _column("I", small)
-        self.offsets = _column("Q", small)
-        self.lengths = _column("I", small)
-        columns = (self.ids, self.prefix, self.flags, self.offsets, self.lengths)
-        add_id, add_prefix, add_flags, add_offset, add_length = (
-            column.append for column in columns
+        if rows[node][DEPTH] > WALK_BY_ROW_MAX:
+            self._read_columns(rows, node)
+            return
+        part = list(climb(rows, node))
+        part.reverse()
+        self.ids: Any = [each for each, _ in part]
+        self.prefix: Any = [row[PREFIX] for _, row in part]
+        self.flags: Any = [row[FLAGS] for _, row in part]
+        self.offsets: Any = [row[OFFSET] for _, row in part]
+        self.lengths: Any = [row[LENGTH] for _, row in part]
+
+    def _read_columns(self, rows: Rows, node: int) -> None:
+        from array import array
+        from bisect import bisect_right
+
+        self.ids, self.flags, self.lengths = array("I"), array("I"), array("I")
+        self.prefix, self.offsets = array("Q"), array("Q")
+        wanted = (
+            (self.prefix, "Q", PREFIX),
+            (self.flags, "I", FLAGS + 2),
+            (self.offsets, "Q", OFFSET),
+            (self.lengths, "I", LENGTH + 2),
         )
-        for each, row in climb(rows, node):
-            add_id(each)
-            add_prefix(row[PREFIX])
-            add_flags(row[FLAGS])
-            add_offset(row[OFFSET])
-            add_length(row[LENGTH])
-        for column in columns:
+        while node:
+            first = max(1 if node <= rows.stored else rows.stored + 1, node - 4095)
+            raw = next(rows.chunks(first, node))[1]
+            if not rows_are_whole(raw):
+                raise _IndexUnfit(f"one of the rows {first} to {node} is damaged")
+            parents = _column(raw, "I", PARENT + 2)
+            columns = [(column, _column(raw, code, field)) for column, code, field in wanted]
+            # Between these places each node is the child of the one before it, so that whole
+            # stretches of the path can be copied.
+            breaks = [
+                place
+                for place, (parent, before) in enumerate(
+                    zip(parents, range(first - 1, node), strict=True)
+                )
+                if parent != before or not place
+            ]
+            while node >= first:
+                last = node - first
+                start = breaks[bisect_right(breaks, last) - 1]
+                self.ids.extend(range(node, first + start - 1, -1))
+                for column, values in columns:
+                    column.extend(values[start : last + 1][::-1])
+                node = parents[start]
+        for column in (self.ids, self.prefix, self.flags, self.offsets, self.lengths):
             column.reverse()
 
-    def spot(self, place: int) -> Spot:
-        """What reading the line of the node at `place` takes."""
-        parent = self.ids[place - 1] if place else 0
-        return self.ids[place], parent, self.offsets[place], self.lengths[place]
+    def spots(self, first: int, last: int) -> list[Spot]:
+        """What reading the lines of the nodes at places first..last takes."""
+        nodes = self.ids[first : last + 1]
+        parents = [self.ids[first - 1] if first else 0, *nodes[:-1]]
+        offsets, lengths = self.offsets[first : last + 1], self.lengths[first : last + 1]
+        return list(zip(nodes, parents, offsets, lengths, strict=True))
 
     def tokens(self, place: int) -> int:
         before = self.prefix[place - 1] if place else 0
         return int(self.prefix[place] - before)
 
 
-def _column(code: str, small: bool) -> Any:
-    """A list, or for long paths an array of unsigned numbers."""
-    if small:
-        return []
+def _column(raw: bytes, code: str, field: int) -> Any:
+    """One field of all rows: `field` counts items of the array type `code` within a row."""
     from array import array
 
-    return array(code)
+    items = ROW_BYTES // array(code).itemsize
+    view: Any = memoryview(raw)
+    values = array(code, view.cast(code)[field::items].tobytes())
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
 
 
 class Units:
@@ -4899,22 +4983,25 @@ class Units:
     __slots__ = ("firsts", "lasts", "left_out", "weights")
 
     def __init__(self, path: PathColumns, excluded: Mapping[int, int]) -> None:
-        self.firsts: list[int] = []
-        self.lasts: list[int] = []
-        self.weights: list[int] = []
-        self.left_out: list[tuple[int, int]] = []
         flags, ids, prefix = path.flags, path.ids, path.prefix
-        starts = [place for place in range(len(ids)) if not flags[place] & JOINS or place == 0]
-        before = 0
-        for number, first in enumerate(starts):
-            last = (starts[number + 1] if number + 1 < len(starts) else len(ids)) - 1
-            if excluded and ids[first] in excluded:
-                self.left_out.append((first, last))
-            else:
-                self.firsts.append(first)
-                self.lasts.append(last)
-                self.weights.append(prefix[last] - before)
-            before = prefix[last]
+        firsts = [place for place, each in enumerate(flags) if not each & JOINS or not place]
+        lasts = [place - 1 for place in firsts[1:]]
+        if firsts:
+            lasts.append(len(ids) - 1)
+        ends = list(map(prefix.__getitem__, lasts))
+        weights = [end - before for end, before in zip(ends, [0, *ends], strict=False)]
+        self.left_out: list[tuple[int, int]] = []
+        if excluded:
+            kept = [unit for unit, first in enumerate(firsts) if ids[first] not in excluded]
+            self.left_out = [
+                (first, last)
+                for first, last in zip(firsts, lasts, strict=True)
+                if ids[first] in excluded
+            ]
+            firsts = [firsts[unit] for unit in kept]
+            lasts = [lasts[unit] for unit in kept]
+            weights = [weights[unit] for unit in kept]
+        self.firsts, self.lasts, self.weights = firsts, lasts, weights
 
     def holding(self, place: int) -> int | None:
         """The unit that holds the node at `place`; None if it is excluded."""
@@ -5424,19 +5511,29 @@ class Database:
         """Messages of nodes given newest first, in path order."""
         part.reverse()
         spots = [(node, row[PARENT], row[OFFSET], row[LENGTH]) for node, row in part]
-        return [
-            self._message(store, tl, node, row[FLAGS], line)
-            for (node, row), line in zip(part, store.node_lines(spots), strict=True)
-        ]
+        return self._messages(store, tl, spots, [row[FLAGS] for _, row in part])
 
-    def _message(self, store: Store, tl: int, node: int, flags: int, line: bytes) -> Json:
-        place = line.index(b',"tokens":') + 10
-        message = {
-            "node": f"n{node}",
-            "role": ROLES[flags & ROLE_MASK],
-            "text": line_text(line),
-            "tokens": int(line[place : line.index(b",", place)]),
-        }
+    def _messages(
+        self, store: Store, tl: int, spots: list[Spot], flags: Iterable[int]
+    ) -> list[Json]:
+        """What a context shows of nodes, given where their lines are and their rows' flags."""
+        messages = []
+        for spot, each, line in zip(spots, flags, store.node_lines(spots), strict=True):
+            place = line.index(b',"tokens":') + 10
+            message = {
+                "node": f"n{spot[0]}",
+                "role": ROLES[each & ROLE_MASK],
+                "text": line_text(line),
+                "tokens": int(line[place : line.index(b",", place)]),
+            }
+            if each & (HAS_INTENT | KIND_SUMMARY):
+                self._mark_message(store, tl, spot[0], each, line, message)
+            messages.append(message)
+        return messages
+
+    def _mark_message(
+        self, store: Store, tl: int, node: int, flags: int, line: bytes, message: Json
+    ) -> None:
         if flags & HAS_INTENT:
             message["intent_tag"] = decode_head(line)["intent"]["tag"]
         if flags & KIND_SUMMARY:
@@ -5447,7 +5544,6 @@ class Database:
                 message["placeholder"] = True
             elif node in self.summaries_of(tl).stale(store.rows):
                 message["stale"] = True
-        return message
 
     def _node(self, a: Json) -> Json:
         store = self.refresh()
@@ -5889,8 +5985,7 @@ class Database:
             (node, row[PARENT], row[OFFSET], row[LENGTH])
             for node, row in zip(nodes, rows, strict=True)
         ]
-        for node, row, line in zip(nodes, rows, store.node_lines(spots), strict=True):
-            messages.append(self._message(store, record["tl"], node, row[FLAGS], line))
+        messages = self._messages(store, record["tl"], spots, [row[FLAGS] for row in rows])
         return {
             "messages": messages,
             "total_tokens": sum(message["tokens"] for message in messages),
@@ -6530,11 +6625,18 @@ class Answer:
         return found
 
     def _kept_nodes(self, first: int, last: int) -> list[int]:
-        return [self.path.ids[place] for place in self._kept_places(first, last)]
+        return [
+            node
+            for low, high in self._kept_places(first, last)
+            for node in self.path.ids[low : high + 1]
+        ]
 
-    def _kept_places(self, first: int, last: int) -> Iterator[int]:
-        for unit in range(first, last + 1):
-            yield from range(self.units.firsts[unit], self.units.lasts[unit] + 1)
+    def _kept_places(self, first: int, last: int) -> list[list[int]]:
+        """The places of units first..last as [low, high] ranges; excluded units part them."""
+        firsts, lasts = self.units.firsts, self.units.lasts
+        if not self.units.left_out:
+            return [[firsts[first], lasts[last]]]
+        return merged_ranges([[firsts[unit], lasts[unit]] for unit in range(first, last + 1)])
 
     def to_json(self) -> Json:
         messages: list[Json] = []
@@ -6554,18 +6656,17 @@ class Answer:
             answer["explain"] = self._explanation()
         return answer
 
-    def _kept_messages(self, first: int, last: int) -> Iterator[Json]:
-        places = list(self._kept_places(first, last))
-        lines = self.store.node_lines([self.path.spot(place) for place in places])
-        for place, line in zip(places, lines, strict=True):
-            yield self.database._message(
-                self.store, self.tl, self.path.ids[place], self.path.flags[place], line
-            )
+    def _kept_messages(self, first: int, last: int) -> list[Json]:
+        messages: list[Json] = []
+        for low, high in self._kept_places(first, last):
+            spots, flags = self.path.spots(low, high), self.path.flags[low : high + 1]
+            messages += self.database._messages(self.store, self.tl, spots, flags)
+        return messages
 
     def _summary_message(self, node: int) -> Json:
         row = self.store.rows[node]
-        line = self.store.node_line(node, row)
-        return self.database._message(self.store, self.tl, node, row[FLAGS], line)
+        spot = (node, row[PARENT], row[OFFSET], row[LENGTH])
+        return self.database._messages(self.store, self.tl, [spot], [row[FLAGS]])[0]
 
     def _gap_message(self, first: int, last: int) -> Json:
         interval = self._interval(first, last)
