@@ -120,8 +120,18 @@ def estimate(text: str, estimator: str) -> int:
     size = len(text)
     if estimator == "scalar4" or text.isascii():
         return max(1, (size + 3) // 4)
-    wide = sum(any(low <= ord(char) <= high for low, high in WIDE_RANGES) for char in text)
+    wide = _wide_count(text)
     return max(1, wide + (size - wide + 3) // 4)
+
+
+def _wide_count(text: str) -> int:
+    """How many characters of `text` are in WIDE_RANGES."""
+    if len(text) < 1_000:  # where loading `re` costs more than it saves
+        return sum(any(low <= ord(char) <= high for low, high in WIDE_RANGES) for char in text)
+    import re
+
+    ranges = "".join(f"{chr(low)}-{chr(high)}" for low, high in WIDE_RANGES)
+    return len(text) - len(re.sub(f"[{ranges}]", "", text))  # `re` keeps the compiled pattern
 
 
 # ================================================================================================
@@ -6318,6 +6328,7 @@ class Importing:
             return
         self._record(last, more=False)
         self._store.commit_lines(b"".join(self._buffer), self._offset, self._crc)
+        self._identities.clear()  # the lookup knows them now
         self._begin()
 
     def remember(self, result: Json) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
@@ -221,3 +222,18 @@ def test_twisted_records(bench: Bench, data: bytes, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12, 1000))
 def test_twisted_records_at_length(bench: Bench, data: bytes, seed: int) -> None:
     bench.tree(twist(data, seed))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_file_rewritten_under_the_reader(data: bytes, seed: int) -> None:
+    format, _ = ti.recognize(io.BytesIO(data))
+    assert format is not None
+    stream = io.BytesIO(data)
+    (transcript,) = format.read(stream, lambda _: None)
+    stream.seek(0)
+    stream.write(shuffled(spoiled(data, random.Random(seed)), seed))
+    for entry in transcript.entries:
+        try:
+            transcript.read(entry).text.encode()
+        except timeline.Refused as error:
+            assert "changed while it was read" in str(error)

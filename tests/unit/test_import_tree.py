@@ -323,14 +323,17 @@ def test_segment_at_the_end_is_kept_behind_the_summary(db: timeline.Database, pu
     assert len(db.run("search", {"text": "u3"})) == 1
 
 
-def test_segment_at_the_head_stays_before_the_summary(put: Put) -> None:
+@pytest.mark.parametrize("next_names", ["S", "a1"])
+def test_segment_at_the_head_stays_before_the_summary(put: Put, next_names: str) -> None:
     s = Session()
     for name in ("u1", "a1", "u2", "a2", "u3", "a3"):
         (s.user if name[0] == "u" else s.answer)(name)
     s.compact("S", preservedSegment={"headUuid": "u1", "anchorUuid": "a1", "tailUuid": "a1"})
-    s.user("u4")
+    s.user("u4", on=next_names)
     tree = put(s)
     assert tree.main() == ["u1", "a1", "S", "u4"]
+    s.user("u5", on="a1")  # later it is a rewind
+    assert put(s).main() == ["u1", "a1", "u5"]
     assert tree.spans == {"S": ("u2", "a3")}
     assert tree.branches == {"main": "u4", "before compaction 1": "a3"}
 
@@ -425,7 +428,7 @@ def story() -> Session:
     s.answer("a8")
     s.user("u7")
     s.compact("S3", preservedSegment={"headUuid": "S1", "tailUuid": "a5"})
-    s.user("u8")
+    s.user("u8", on="a5")  # names what was kept before the summary, and means the summary
     s.state("custom-title", customTitle="Story")
     return s
 
@@ -674,10 +677,8 @@ def test_dry_run_writes_nothing(fresh: Open) -> None:
     dry = ti.import_paths(db, [str(path) for path in paths], dry_run=True)
     assert not Path(db.path).exists()
     done = ti.import_paths(real, [str(path) for path in paths])
+    assert [row["known"] for row in dry["timelines"]] == [0, 4, 4]
     for row in done["timelines"]:
-        row["timeline_id"] = None
-    assert [row for row in dry["timelines"] if row["session"]][1]["known"] == 4
-    for row in dry["timelines"]:
         row["timeline_id"] = None
     assert dry == done
     before = content_of(real)
@@ -691,6 +692,7 @@ def test_key_gives_the_first_result_again(db: timeline.Database, tmp_path: Path)
     before = content_of(db)
     assert ti.import_paths(db, [str(CLAUDE / "compact-twice.jsonl")], key="k") == first
     assert content_of(db) == before
+    assert ti.import_paths(db, [str(tmp_path / "gone")], key="k") == first
     with pytest.raises(timeline.Refused, match="belongs to"):
         db.run("create", {"idempotency_key": "k"})
 
@@ -799,7 +801,7 @@ def test_zip_and_folder(fresh: Open, tmp_path: Path) -> None:
     for result in results:
         assert [row["added"] for row in result["timelines"]] == [8, 10]
         why = {Path(each["path"]).name: each["why"] for each in result["unrecognized"]}
-        assert why == {"notes.md": "no JSON lines", "empty": "empty"}
+        assert why == {"notes.md": "no JSON", "empty": "empty"}
     assert Tree(plain).parents == Tree(packed).parents
 
 
@@ -823,12 +825,18 @@ def test_named_file_must_be_recognized(db: timeline.Database, tmp_path: Path) ->
         with pytest.raises(timeline.InvalidArgument) as caught:
             bring(db, *paths)
         unrecognized = caught.value.data["unrecognized"]
-        assert unrecognized == [{"path": str(odd), "why": "no JSON lines"}]
+        assert unrecognized == [{"path": str(odd), "why": "no JSON"}]
     with pytest.raises(timeline.NotFound, match="no such file or folder"):
         bring(db, tmp_path / "nothing")
     with pytest.raises(timeline.InvalidArgument, match="format 'codex9' is not known"):
         bring(db, odd, format="codex9")
     assert not Path(db.path).exists()
+
+
+def test_own_database_is_no_transcript(db: timeline.Database) -> None:
+    bring(db, CLAUDE / "damaged.jsonl")
+    with pytest.raises(timeline.InvalidArgument, match="a Timeline database"):
+        bring(db, db.path)
 
 
 def test_same_file_twice_in_one_call_is_read_once(db: timeline.Database) -> None:
@@ -963,3 +971,37 @@ def test_equal_ids_of_another_talk_are_another_talk(db: timeline.Database, tmp_p
 def test_own_tokens_are_taken_and_others_estimated(db: timeline.Database, tmp_path: Path) -> None:
     bring(db, simple(tmp_path / "t", line("user", "数一数", tokens=0), line("user", "数一数")))
     assert [db.run("node", {"node": n})["tokens"] for n in ("n1", "n2")] == [0, 3]
+
+
+def test_many_branches_and_compactions_take_their_time(db: timeline.Database, put: Put) -> None:
+    import time
+
+    s = Session()
+    s.user("root")
+    for number in range(1500):
+        s.user(f"u{number}", on="root", text="again")
+    for number in range(300):
+        s.compact(f"S{number}")
+        s.user(f"v{number}")
+    begun = time.process_time()
+    tree = put(s)
+    assert time.process_time() - begun < 20
+    assert len(tree.branches) == 1800 and tree.branches["again (1499)"] == "u1498"
+
+
+def test_vanished_file_of_a_folder_is_listed(
+    db: timeline.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    paths = [simple(folder / name, line("user", name)) for name in "ab"]
+    order = ti._in_order
+
+    def vanish(items: Any) -> Any:
+        paths[0].unlink()
+        return order(items)
+
+    monkeypatch.setattr(ti, "_in_order", vanish)
+    result = ti.import_paths(db, [str(folder)])
+    assert [row["added"] for row in result["timelines"]] == [1]
+    assert result["unrecognized"][0]["why"] == "cannot be read: No such file or directory"

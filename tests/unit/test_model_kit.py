@@ -207,7 +207,8 @@ def test_placeholder_is_backfilled_by_the_newest_summary_around_it() -> None:
     summarize(model, "n2", "n2")
     assert rows(model)[p]["status"] == "placeholder"
     assert rows(model)[p]["backfilled_by"] == wide
-    for op, args in {"fork": {"name": "b"}, "pin": {}, "exclude": {}, "budget": {"max_tokens": 9}}.items():
+    more: dict[str, dict[str, Any]] = {"fork": {"name": "b"}, "budget": {"max_tokens": 9}}
+    for op, args in {**more, "pin": {}, "exclude": {}}.items():
         assert refused(model, op, node=p, **args).exit_code == 1
 
 
@@ -318,8 +319,9 @@ def test_keyed_budget_is_remembered_by_ids_and_read_as_they_are_now() -> None:
     first = model.run("budget", args)
     assert ids(first["messages"]) == [s, "n3"]
     summarize(model, "n1", "n1", "a2", supersede=a)
+    shown, target = first["messages"]
     again = model.run("budget", args)
-    assert again == {**first, "messages": [{**first["messages"][0], "stale": True}, first["messages"][1]]}
+    assert again == {**first, "messages": [{**shown, "stale": True}, target]}
 
 
 def test_time_never_runs_backwards() -> None:
