@@ -286,6 +286,7 @@ class Operation:
         changes: bool = False,
         tool: str | None = None,
         scope: str = "timeline",
+        timeline: Argument | None = None,
     ) -> None:
         self.name = name
         self.help = help
@@ -295,7 +296,7 @@ class Operation:
         self.tool = tool
         self.scope = scope
         if scope == "timeline":
-            arguments = (*arguments, _TIMELINE)
+            arguments = (*arguments, timeline or _TIMELINE)
         if changes:
             arguments = (*arguments, _KEY)
         self.arguments = arguments
@@ -309,13 +310,16 @@ class Operation:
 _TIMELINE = Argument(
     "timeline_id",
     "timeline",
-    "timeline, as tl0 (default: the named node's, else the first)",
+    "timeline, as tl1 (default: that of a node named, else the oldest, tl0)",
     flag="timeline",
+)
+_ANY_TIMELINE = Argument(
+    "timeline_id", "timeline", "only this timeline, as tl1 (default: all)", flag="timeline"
 )
 _KEY = Argument(
     "idempotency_key",
     "key",
-    "the same key within 7 days returns the first result and changes nothing",
+    "the same key within 7 days returns the first result, whatever else is asked",
 )
 _TARGET = (
     Argument(
@@ -562,7 +566,7 @@ _OPERATION_LIST = (
         "Bring an archived node and what lies above it, or an archived branch, back.",
         (
             Argument("node", "node", "the node"),
-            Argument("name", "string", "the archived branch"),
+            Argument("name", "branch", "the archived branch"),
             Argument("as_name", "name", "give the branch another name, if its own is taken"),
         ),
         '{"thawed":["n2","n5"]}',
@@ -604,16 +608,18 @@ _OPERATION_LIST = (
         '[{"timeline_id":"tl0","node":"n1","role":"user","snippet":"...","branches":["main"],"created_at":1767225601}]',
         'tl search "export" --ignore-case',
         tool="timeline_search",
+        timeline=_ANY_TIMELINE,
     ),
     Operation(
         "audit",
         "List what was done, oldest first: every committed operation without its text.",
         (
-            Argument("since", "count", "only what came after this seq"),
+            Argument("since", "seq", "only what came after this seq"),
             Argument("limit", "count", "at most this many", default=1000),
         ),
         '[{"seq":2,"ts":1767225601,"op":"append","timeline":"tl0","node":"n1","parent":"n0"}]',
         "tl audit --since 100",
+        timeline=_ANY_TIMELINE,
     ),
     Operation(
         "rename",
@@ -641,7 +647,7 @@ _OPERATION_LIST = (
         "file.",
         (
             Argument("repair_to", "path", "the new database; the old one is never touched"),
-            Argument("until", "count", "with --repair-to: stop after this seq"),
+            Argument("until", "seq", "with --repair-to: stop after this seq"),
         ),
         '{"ok":true,"transactions":3,"nodes":2,"problems":[]}',
         "tl doctor",
@@ -654,7 +660,7 @@ _OPERATION_LIST = (
         "tokens and audit stay.",
         (
             Argument("purge", "nodes", "the nodes to empty", required=True),
-            Argument("yes", "flag", "do not ask"),
+            Argument("yes", "flag", "do not ask for confirmation on a terminal"),
         ),
         '{"purged":["n5"],"generation":2}',
         "tl compact --purge n5 --yes",
@@ -946,6 +952,7 @@ _CHECKS: dict[str, Callable[[Argument, Any], Any]] = {
     "nodes": _check_nodes,
     "path": _check_path,
     "paths": _check_paths,
+    "seq": _check_count,
     "string": _check_string,
     "text": _check_text,
     "timeline": _check_timeline,
@@ -1158,7 +1165,7 @@ def _has_header_fields(record: Json) -> bool:
 
 def _damaged_header(path: str) -> Corrupt:
     return Corrupt(
-        f"{path}: line 1, byte 0: the header is damaged; `doctor --repair-to NEW` reads what "
+        f"{path}: line 1, byte 0: the header is damaged; `tl doctor --repair-to NEW` reads what "
         "is left",
         line=1,
         byte=0,
@@ -3728,7 +3735,10 @@ class Store:
         start = self.disk.read_at(self._log, 4096, 0)
         if not start:
             raise Corrupt(
-                f"{self.path} is empty (line 1, byte 0): no Timeline database", line=1, byte=0
+                f"{self.path} is empty (line 1, byte 0), no Timeline database: delete it or "
+                "choose another --db",
+                line=1,
+                byte=0,
             )
         newline = start.find(b"\n")
         if _HEADER_MARK not in start[:40]:
@@ -3912,7 +3922,7 @@ class Store:
         advice = (
             "upgrade"
             if kind is UnknownVersion
-            else "`doctor --repair-to NEW` writes what is left to a new file"
+            else "`tl doctor --repair-to NEW` writes what is left to a new file"
         )
         return kind(
             f"{self.path}: line {line}, byte {offset}: {what}; what is before it stays readable; "

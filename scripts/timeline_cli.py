@@ -239,7 +239,7 @@ def option_value(argument: Argument, value: str) -> object:
             return decode_text(sys.stdin.buffer.read(timeline.TEXT_BYTES_MAX + 2), "standard input")
         return "-" if value == "\0-" else value
     value = "-" if value == "\0-" else value
-    if argument.kind in ("count", "tokens"):
+    if argument.kind in ("count", "seq", "tokens"):
         return whole_number(argument, value)
     if argument.kind == "nodes":
         return [part.strip() for part in value.split(",")]
@@ -259,8 +259,13 @@ def whole_number(argument: Argument, value: str) -> int:
 
 def read_file(path: str) -> bytes:
     """The bytes of a text file, as far as they matter for the limit."""
-    with open(path, "rb") as file:
-        return file.read(timeline.TEXT_BYTES_MAX + 2)
+    try:
+        with open(path, "rb") as file:
+            return file.read(timeline.TEXT_BYTES_MAX + 2)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"cannot read the text from {timeline.quoted(path)}: {error}"
+        ) from None
 
 
 def decode_text(data: bytes, source: str) -> str:
@@ -291,6 +296,8 @@ def decode_text(data: bytes, source: str) -> str:
 
 def _read_with_argparse(arguments: list[str]) -> Call:
     parser = build_parser()
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     if not arguments:
         if sys.stderr is not None and sys.stderr.isatty():
             write_error(parser.format_help())
@@ -320,8 +327,13 @@ def _read_with_argparse(arguments: list[str]) -> Call:
 
 
 def _text_value(argument: Argument, value: str | None, path: str | None) -> object:
-    if (value is None) == (path is None):
-        raise InvalidArgument(f"give either --{argument.flag} or --{argument.flag}-file")
+    flag = f"--{argument.flag}"
+    if value is None and path is None:
+        raise InvalidArgument(
+            f'the text is missing: {flag} "...", {flag}-file PATH, or {flag} - for standard input'
+        )
+    if value is not None and path is not None:
+        raise InvalidArgument(f"{flag} and {flag}-file were both given: name one of them")
     if path is not None:
         return decode_text(read_file(path), path)
     return option_value(argument, value or "")
@@ -562,10 +574,7 @@ _STORY = (
         "beside it.",
         "import {transcript}",
     ),
-    (
-        "`main` is what the agent sees now: its summary of n1..n22, and what followed.",
-        "context --last 2",
-    ),
+    ("`main` is what the agent sees now: its summary of n1..n22, and what followed.", "context"),
     (
         "The originals are one fork away: try another idea where the old talk stood at n11.",
         "fork --node n11 --name try-xlsx",
@@ -588,9 +597,8 @@ _STORY = (
     ),
     ("The user's first words must stay word for word.", "pin --node n1"),
     (
-        "What should a model see of the long original line in 220 tokens? Newest messages first, "
-        "one-line "
-        "placeholders for what is left out, never a token more.",
+        "What should a model see of the long original line in 220 tokens? The pin, the newest "
+        "messages, and the summary for what is left out between them; never a token more.",
         "budget --branch 'before compaction 1' --max 220",
     ),
     ("May the finished branch go to the archive?", "archive-check --name try-xlsx --scope own"),
@@ -619,20 +627,37 @@ def _demo(database: Database, checked: Json, source: str) -> None:
     path = database.path if source == "option" else os.path.join(folder, "demo.json")
     if os.path.exists(path):
         raise timeline.Refused(f"{path} exists: the demo wants a new file", path=path)
-    for number, (told, command) in enumerate(_STORY):
+    for told, command in _STORY:
         words = [word.format(transcript=transcript) for word in shlex.split(command)]
         write_out(f"{told}\n" if told else "")
         write_out(f"  $ tl {command.format(transcript=transcript)}\n")
         call = read_arguments([*words, "--db", path])
         shown = answer(call, Database(path, notice=notice), "option")
-        for line in shown if number == len(_STORY) - 1 else [_shortened(timeline.dumps(shown))]:
+        for line in _demo_lines(call.operation.name, shown):
             write_out(f"  {line}\n")
         write_out("\n")
-    write_out(f"The database is {path}\nLook at it: tl tree --db {path}\n")
+    started = f"python3 {sys.argv[0]}" if sys.argv[0].endswith(".py") else _PROGRAM
+    write_out(f"All this is in {folder}, which may be deleted. Look at the database again:\n")
+    write_out(f"  {started} tree --db {path}\n")
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 600 else text[:597] + "..."
+def _demo_lines(name: str, shown: Any) -> Iterator[str]:
+    """A result for people: a picture as it is, messages and the rest in short lines."""
+    if name == "tree":
+        yield from shown
+        return
+    messages = shown["messages"] if name == "budget" else shown if name == "context" else ()
+    for each in messages:
+        text = " ".join(each["text"].split())
+        yield f"{each['node']} {each['role']} {each['tokens']}: {_shortened(text, 70)}"
+    if name == "budget":
+        yield f"total_tokens: {shown['total_tokens']}"
+    elif name != "context":
+        yield _shortened(timeline.dumps(shown), 400)
+
+
+def _shortened(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 3] + "..."
 
 
 _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {

@@ -63,5 +63,5 @@ def test_usual_commands_load_no_slow_module(tmp_path: Path, arguments: list[str]
         "print(sorted(set(sys.modules) & {'json', 're', 'argparse', 'typing', 'dataclasses', 'enum', 'pathlib',"
         "'threading', 'collections', 'contextlib', 'hashlib', 'timeline_import', 'timeline_export'}))"
     )
-    done = subprocess.run([*start, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    done = subprocess.run([*start, "-c", code], check=True, capture_output=True)
+    assert done.stdout.splitlines()[-1] == b"[]"
