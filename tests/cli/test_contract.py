@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.program import SCRIPTS, Program
 
 import timeline
 import timeline_cli
+from kit.program import SCRIPTS, Program
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-import timeline
 
+import timeline
 from kit import stories
 from kit.stories import Story
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timeline
 
+import timeline
 from kit import stories
 from kit.disks import Death, DyingDisk, PowerCutDisk, WatchedDisk
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timeline
 
+import timeline
 from kit import stories
 from kit.disks import FailingSync, FullDisk
 from kit.stories import Story

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timeline
 
+import timeline
 from kit import stories
 from kit.disks import FullDisk
-from kit.stories import Story
 
 SLOW = pytest.mark.slow
 PAGE = 4096

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timeline
 
+import timeline
 from kit import stories
 from kit.stories import Story
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import timeline
 import timeline_cli
-
 from kit import stories
 from kit.compare import START, ask_model
 from kit.model import Model

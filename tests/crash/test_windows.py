@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timeline
 
+import timeline
 from kit import stories
 
 if sys.platform == "win32":

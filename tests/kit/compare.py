@@ -23,7 +23,8 @@ from kit.random_ops import steps as random_steps
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 START = 4_102_444_800  # the year 2100: a process of its own has the real clock, always behind
-EXACT_ERRORS = ("budget infeasible", "head moved", "token overflow", "not eligible", "unknown ")
+UNKNOWN = ("unknown node ", "unknown branch ", "unknown timeline ")
+EXACT_ERRORS = ("budget infeasible", "head moved", "token overflow", "not eligible", *UNKNOWN)
 NODES = ("node", "from", "to", "supersede", "before", "expect_head", "derived_from")
 FLAGS = {
     "max_tokens": "max",
@@ -53,7 +54,7 @@ def first_difference(a: Any, b: Any, where: str = "$") -> str:
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         pairs = [(f"{where}.{k}", a[k], b[k]) for k in a]
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        pairs = [(f"{where}[{i}]", x, y) for i, (x, y) in enumerate(zip(a, b))]
+        pairs = [(f"{where}[{i}]", x, y) for i, (x, y) in enumerate(zip(a, b, strict=True))]
     else:
         pairs = []
     for path, x, y in pairs:
@@ -144,7 +145,7 @@ def comparable(op: str, outcome: Outcome) -> Any:
         code, message, data = outcome.error
         if not message.startswith(EXACT_ERRORS):
             return ["error", code]
-        if message == "token overflow" or message.startswith("unknown "):
+        if message == "token overflow" or message.startswith(UNKNOWN):
             data = None
         if message == "not eligible":
             data = {"reasons": without_messages(data["reasons"])}
@@ -327,7 +328,8 @@ def renumbering(kept: list[Numbered]) -> Callable[[Model], Iterator[Step]]:
                 args = {k: renamed(v) if k in NODES else v for k, v in step["args"].items()}
                 step = {**step, "args": args}
             yield step
-            now.update(zip(made, [wire(n) for n in list(model.nodes)[before:]]))
+            new = [wire(n) for n in list(model.nodes)[before:]]
+            now.update(zip(made, new, strict=False))  # a step may fail now, or succeed
 
     return draw
 
@@ -370,7 +372,7 @@ def main() -> int:
     with open(sys.argv[1], encoding="utf-8") as file:
         steps = json.load(file)
     difference = replay(steps)
-    print(difference or f"{len(steps)} steps, no difference")
+    sys.stdout.write(f"{difference or f'{len(steps)} steps, no difference'}\n")
     return 1 if difference else 0
 
 

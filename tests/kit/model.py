@@ -147,6 +147,10 @@ def is_branch_name(value: Any) -> bool:
     )
 
 
+def is_title(value: Any) -> bool:
+    return is_text(value) and len(value) <= 200
+
+
 def is_intent(value: Any) -> bool:
     if not isinstance(value, dict) or not set(value) <= {"tag", "note"} or "tag" not in value:
         return False
@@ -179,22 +183,18 @@ def is_needle(value: Any) -> bool:
 
 
 Shape = dict[str, Callable[[Any], bool]]
-TARGET: Shape = {"node": is_node_id, "branch": is_branch_name}
+# A name that is not allowed is misuse only where a branch is to get it; else it is unknown.
+TARGET: Shape = {"node": is_node_id, "branch": is_text}
 SHAPES: dict[str, tuple[Shape, Shape]] = {  # operation: (required, optional)
-    "create": ({}, {"title": is_text, "estimator": one_of("scalar4", "wide")}),
+    "create": ({}, {"title": is_title, "estimator": one_of("scalar4", "wide")}),
     "append": (
         {"role": one_of(*ROLES), "text": is_text},
-        {
-            "tokens": is_count,
-            "intent": is_intent,
-            "branch": is_branch_name,
-            "expect_head": is_node_id,
-        },
+        {"tokens": is_count, "intent": is_intent, "branch": is_text, "expect_head": is_node_id},
     ),
     "fork": ({"node": is_node_id, "name": is_branch_name}, {}),
-    "switch": ({"name": is_branch_name}, {}),
-    "drop_branch": ({"name": is_branch_name}, {}),
-    "context": ({}, {**TARGET, "last": is_count, "before": is_node_id}),
+    "switch": ({"name": is_text}, {}),
+    "drop_branch": ({"name": is_text}, {}),
+    "context": ({}, {**TARGET, "last": is_count, "before": is_node_not_root}),
     "budget": (
         {"max_tokens": is_count},
         {**TARGET, "order": one_of("turns", "tiers"), "dry_run": is_bool},
@@ -208,27 +208,23 @@ SHAPES: dict[str, tuple[Shape, Shape]] = {  # operation: (required, optional)
         {
             "tokens": is_count,
             "derived_from": is_sources,
-            "supersede": is_node_id,
+            "supersede": is_node_not_root,
             "intent": is_intent,
         },
     ),
     "branches": ({}, {"all": is_bool}),
     "node": ({"node": is_node_id}, {}),
-    "archive_check": ({"branch": is_branch_name}, {"scope": one_of("own")}),
-    "archive_branch": ({"branch": is_branch_name}, {"scope": one_of("own")}),
-    "thaw": ({}, {"node": is_node_id, "name": is_branch_name, "as_name": is_branch_name}),
+    "archive_check": ({"branch": is_text}, {"scope": one_of("own")}),
+    "archive_branch": ({"branch": is_text}, {"scope": one_of("own")}),
+    "thaw": ({}, {"node": is_node_id, "name": is_text, "as_name": is_branch_name}),
     "list": ({}, {"limit": is_count}),
-    "summaries": ({}, {"branch": is_branch_name}),
+    "summaries": ({}, {"branch": is_text}),
     "search": (
         {"text": is_needle},
-        {
-            "ignore_case": is_bool,
-            "role": one_of(*ROLES),
-            "branch": is_branch_name,
-            "limit": is_count,
-        },
+        {"ignore_case": is_bool, "role": one_of(*ROLES), "branch": is_text, "limit": is_count},
     ),
 }
+NAMING = ("node", "from", "to", "supersede", "before", "expect_head")
 CHANGING = {
     "create",
     "append",
@@ -249,7 +245,7 @@ CHANGING = {
 def check_shape(op: str, args: dict[str, Any]) -> None:
     required, optional = SHAPES[op]
     known = {**required, **optional}
-    if op != "create":
+    if op not in ("create", "list"):
         known["timeline_id"] = is_timeline_id
     if op in CHANGING and not args.get("dry_run"):
         known["idempotency_key"] = is_key
@@ -330,7 +326,7 @@ class Model:
 
     def named(self, args: dict[str, Any]) -> list[int]:
         """Nodes the request names, but the root, which every timeline has."""
-        names = [args[k] for k in ("node", "from", "to", "supersede", "before") if k in args]
+        names = [args[k] for k in NAMING if k in args]
         return [unwire(n) for n in names + args.get("derived_from", []) if n != "n0"]
 
     def scope_of(self, args: dict[str, Any]) -> int:
@@ -532,9 +528,7 @@ class Model:
     def do_node(self, tree: Tree, args: dict[str, Any]) -> dict[str, Any]:
         number = unwire(args["node"])
         children = [
-            n.number
-            for n in self.nodes.values()
-            if n.tree == tree.number and n.parent == number
+            n.number for n in self.nodes.values() if n.tree == tree.number and n.parent == number
         ]
         shown: dict[str, Any] = {
             "node": wire(number),
@@ -669,9 +663,7 @@ class Model:
     def backfill(self, tree: Tree, interval: tuple[int, ...]) -> int | None:
         """The newest real summary whose interval holds the whole of this one."""
         holds = [
-            s.number
-            for s in self.of_kind(tree, "real")
-            if set(interval) <= set(self.interval(s))
+            s.number for s in self.of_kind(tree, "real") if set(interval) <= set(self.interval(s))
         ]
         return max(holds, default=None)
 
@@ -741,8 +733,6 @@ class Model:
         if "branch" in args:
             branch = self.live_branch(tree, args["branch"])
         expected = args.get("expect_head", wire(branch.head))
-        if expected != "n0" and unwire(expected) not in self.nodes:
-            raise refuse(f"unknown node {expected}")
         if expected != wire(branch.head):
             raise refuse("head moved", expected=expected, actual=wire(branch.head))
         tokens = self.tokens_for(tree, args, args["text"], branch.head)
@@ -833,15 +823,7 @@ class Model:
         tokens = self.tokens_for(tree, args, args["summary"], parent)
         said = (first, last, args["summary"], tokens, sources, supersede, args.get("intent"))
         for s in self.of_kind(tree, "real"):
-            if said == (
-                s.first,
-                s.last,
-                s.text,
-                s.tokens,
-                s.derived_from,
-                s.supersedes,
-                s.intent,
-            ):
+            if said == (s.first, s.last, s.text, s.tokens, s.derived_from, s.supersedes, s.intent):
                 return {"node": wire(s.number)}
         if supersede is not None:
             self.check_supersede(supersede, first, last)
@@ -856,7 +838,7 @@ class Model:
         return {"node": wire(node_made.number)}
 
     def check_supersede(self, old: int, first: int, last: int) -> None:
-        if old == 0 or self.nodes[old].kind != "real":
+        if self.nodes[old].kind != "real":
             raise refuse(f"{wire(old)} is no summary")
         if (self.nodes[old].first, self.nodes[old].last) != (first, last):
             raise refuse(f"{wire(old)} has another interval")
@@ -893,9 +875,7 @@ class Model:
             required = answer["required"]
             raise refuse("budget infeasible", required_tokens=required, max_tokens=limit)
         gaps = [
-            (units[item[1]][0], units[item[2]][-1])
-            for item in answer["items"]
-            if item[0] == "gap"
+            (units[item[1]][0], units[item[2]][-1]) for item in answer["items"] if item[0] == "gap"
         ]
         made = self.placeholders(tree, gaps, dry_run=args.get("dry_run", False))
         messages: list[dict[str, Any]] = []
@@ -914,7 +894,7 @@ class Model:
         return {
             "messages": messages,
             "total_tokens": answer["total"],
-            "summaries_created": [wire(n) for gap in gaps if (n := made[gap]) is not None],
+            "summaries_created": [wire(p) for gap in gaps if (p := made[gap]) is not None],
         }
 
     def candidates(
@@ -976,9 +956,7 @@ class Model:
         """Nodes of the branch's path that are on no other branch's path, oldest first."""
         return [n for n in self.path(branch.head) if self.branches_over(tree, n) == [branch]]
 
-    def reasons(
-        self, tree: Tree, branch: Branch, args: dict[str, Any]
-    ) -> list[dict[str, Any]]:
+    def reasons(self, tree: Tree, branch: Branch, args: dict[str, Any]) -> list[dict[str, Any]]:
         """What stands in the way, each without its `message`."""
         looked_at = list(self.path(branch.head))
         if "scope" in args:

@@ -279,7 +279,7 @@ class RandomSteps:
         if self.chance(0.15):
             args["expect_head"] = f"n{branch.head}"
             if self.chance(0.3):
-                args["expect_head"] = self.any_node(tree)
+                args["expect_head"] = self.any_node(self.tree())
         self.key(args)
         return {"op": "append", "args": self.by_name(tree, args)}
 
@@ -401,7 +401,8 @@ class RandomSteps:
 
         def mark(op: str) -> Maker:
             def make() -> Step | None:
-                unit = [n.number for n in self.nodes(tree) if self.model.unit_first(n.number) == first]
+                numbers = [n.number for n in self.nodes(tree)]
+                unit = [n for n in numbers if self.model.unit_first(n) == first]
                 return self.on_node(op, f"n{self.rng.choice(unit)}", tree)
 
             return make
@@ -558,7 +559,7 @@ class RandomSteps:
             a, b = sorted(self.rng.sample(path[:-1], 2))
             if wide:
                 a = path[0]
-            said = {"from": f"n{a}", "to": f"n{b}", "summary": self.text()}
+            said: Args = {"from": f"n{a}", "to": f"n{b}", "summary": self.text()}
             said["tokens"] = self.rng.choice((1, 20, 33, 70))
             return lambda: {"op": "summarize", "args": said}
 
@@ -721,11 +722,11 @@ class RandomSteps:
 
     def plan_archive_of(self, tree: Tree, name: str) -> Maker:
         def make() -> Step | None:
-            for branch in self.others(tree):
-                if branch.name == name:
-                    self.queue.append(lambda: self.archive(branch, tree))
-                    return self.cover(tree, branch)()
-            return None
+            branch = next((b for b in self.others(tree) if b.name == name), None)
+            if branch is None:
+                return None
+            self.queue.append(lambda: self.archive(branch, tree))
+            return self.cover(tree, branch)()
 
         return make
 
@@ -898,6 +899,7 @@ class RandomSteps:
             ("fork", {"node": 1, "name": "fine"}),
             ("context", {"node": node, "branch": "main"}),
             ("context", {"last": -1}),
+            ("context", {"before": "n0"}),
             ("context", {"idempotency_key": "reading"}),
             ("budget", {"max_tokens": -1}),
             ("budget", {"max_tokens": "10"}),
@@ -914,12 +916,16 @@ class RandomSteps:
             ("search", {"text": ""}),
             ("search", {"text": "a", "role": "robot"}),
             ("create", {"estimator": "exact"}),
+            ("create", {"title": "t" * 201}),
+            ("list", {"timeline_id": "tl0"}),
+            ("append", {**message, "unheard_of": 1}),
         ]
         if node != "n0":
             cases += [
                 ("summarize", {"from": "n0", "to": node, "summary": "x"}),
                 ("summarize", {"from": node, "to": node, "summary": "x", "derived_from": ["n0"]}),
                 ("summarize", {"from": node, "to": node}),
+                ("summarize", {"from": node, "to": node, "summary": "x", "supersede": "n0"}),
             ]
         op, args = self.rng.choice(cases)
         return {"op": op, "args": args}
@@ -940,6 +946,8 @@ class RandomSteps:
             ("append", {"role": "user", "text": "x", "timeline_id": "tl99"}),
             ("append", {"role": "user", "text": "x", "expect_head": "n9999"}),
             ("switch", {"name": "no such branch"}),
+            ("switch", {"name": "not/allowed"}),
+            ("archive_check", {"branch": " "}),
             ("drop_branch", {"name": "no such branch"}),
             ("archive_check", {"branch": "no such branch"}),
             ("archive_branch", {"branch": "no such branch"}),

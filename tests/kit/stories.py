@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timeline
 
+import timeline
 from kit.disks import QuickDisk
 
 START = 1_767_225_600

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+
 import timeline
 from kit.budget_cases import items_of
 from kit.naive_budget import (

@@ -1,4 +1,4 @@
-"""Engine and naive model give the same answers over random runs, before and after every reopening."""
+"""Engine and naive model answer alike all through random runs, reopened or not."""
 
 from __future__ import annotations
 

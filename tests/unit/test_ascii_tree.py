@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import timeline
 from kit.disks import QuickDisk
 from kit.model import Model, ModelError

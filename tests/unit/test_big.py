@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.program import Program
 
 import timeline
+from kit.program import Program
 
 NODES = 100_001
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 import timeline
 from kit.budget_cases import Units, answer_of, candidates_of, load_cases, select_case
 
