@@ -745,9 +745,16 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
 
 def quoted(value: object) -> str:
     """`value` for an error message: a JSON literal, at most 80 characters of it."""
-    text = value if isinstance(value, str) else str(value)
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except (ValueError, RecursionError):  # a number of very many digits, a very deep list
+        text = f"<{type(value).__name__}>"
     shown = text if len(text) <= 80 else text[:77] + "..."
     return '"' + "".join(_visible(char) for char in shown) + '"'
+
+
+# Marks that reorder or hide text in a terminal.
+_STEERING = (0x61C, 0x200B, 0x200E, 0x200F, 0x2066, 0x2067, 0x2068, 0x2069, 0xFEFF)
 
 
 def _visible(char: str) -> str:
@@ -755,7 +762,7 @@ def _visible(char: str) -> str:
     code = ord(char)
     if code < 0x20 or 0x7F <= code < 0xA0:
         return f"\\x{code:02x}"
-    if 0xD800 <= code < 0xE000 or code in (0x2028, 0x2029, 0xFEFF) or 0x202A <= code <= 0x202E:
+    if 0xD800 <= code < 0xE000 or code in _STEERING or 0x2028 <= code <= 0x202E:
         return f"\\u{code:04x}"
     return char
 
@@ -905,10 +912,18 @@ def _check_paths(argument: Argument, value: object) -> list[str]:
 
 
 def _check_path(argument: Argument, value: object) -> str:
-    # A path is the system's own text: on POSIX it may hold bytes that are no UTF-8 (surrogates).
-    if type(value) is not str or not value or "\0" in value:
-        raise _wrong(argument, value, "a path")
+    if type(value) is not str or not is_path(value):
+        raise _wrong(argument, value, "a path that this system can write")
     return value
+
+
+def is_path(path: str) -> bool:
+    """Whether the system can take `path`, whose text may hold bytes that are no UTF-8."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return bool(path) and "\0" not in path
 
 
 def _check_key(argument: Argument, value: object) -> str:
@@ -3020,6 +3035,21 @@ class Disk:
             view = view[done:]
             offset += done
 
+    def write_new(self, path: str, data: bytes) -> None:
+        """A temporary file that holds `data` and is on disk; none if that fails."""
+        file = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.write_at(file, data, 0)
+            self.fsync(file)
+        except OSError:
+            self.close(file)
+            self.remove(path)
+            raise
+        except BaseException:
+            self.close(file)
+            raise
+        self.close(file)
+
     def append(self, file: int, data: bytes) -> None:
         """Write all of `data` to a file opened with O_APPEND."""
         done = os.write(file, data)
@@ -3224,9 +3254,15 @@ if sys.platform != "win32":
         threading.Thread(target=block, daemon=True).start()
         try:
             arrived = done.acquire(timeout=wait_s)
-        finally:
+        except BaseException:  # interrupted: what was granted, or will be, is let go
             with guard:
                 abandoned.append(True)
+                for file in granted:
+                    if file >= 0:
+                        _close_lock(file)
+            raise
+        with guard:
+            abandoned.append(True)
         if granted and granted[0] >= 0:
             return granted[0]
         if arrived:
@@ -3947,12 +3983,7 @@ class Store:
         if os.path.lexists(self.path):
             return
         temporary = self.path + ".tmp"
-        file = self.disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            self.disk.write_at(file, new_header(now), 0)
-            self.disk.fsync(file)
-        finally:
-            self.disk.close(file)
+        self.disk.write_new(temporary, new_header(now))
         try:
             self.disk.place_new(temporary, self.path)
         except FileExistsError:
@@ -4627,7 +4658,7 @@ class Repair:
             record["op"] == "append"
             and not known
             and type(parent) is int
-            and parent <= len(self.rows)
+            and _can_be_head(timeline, self.rows, record, parent)
         ):
             seq = record["seq"]
             self._add(
@@ -4890,7 +4921,8 @@ class _Writing:
         except OSError as error:
             self.__exit__()
             raise WriteFailed(
-                f"not stored: {error.strerror or error} ({store.path})", errno=error.errno
+                f"not stored: {error.strerror or error} ({error.filename or store.path})",
+                errno=error.errno,
             ) from None
         except BaseException:
             self.__exit__()
@@ -5055,6 +5087,8 @@ class Database:
         disk: Disk | None = None,
         notice: Callable[[str], None] | None = None,
     ) -> None:
+        if not is_path(path):
+            raise InvalidArgument(f"{quoted(path)} is no path that this system can write")
         self.store = Store(path, disk or Disk(), wait_s, notice or _ignore)
         self.via = via
         self._clock = clock
@@ -5991,7 +6025,9 @@ class Database:
             tl = self._timeline(store, a)
             answer = Answer(self, store, tl, self._target(store.state.timelines[tl], a), a)
             records = answer.plan_placeholders()
-            result = {"nodes": to_runs(answer.nodes()), "created": answer.created()}
+            result: Json = {"nodes": to_runs(answer.nodes()), "created": answer.created()}
+            if a["explain"]:
+                result["explain"] = answer.to_json()["explain"]
             records.append({"op": "noop", "tl": tl, "for": "budget", "key": key, "result": result})
             self._commit(store, records)
             return answer.to_json()
@@ -6006,11 +6042,14 @@ class Database:
             for node, row in zip(nodes, rows, strict=True)
         ]
         messages = self._messages(store, record["tl"], spots, [row[FLAGS] for row in rows])
-        return {
+        kept: Json = {
             "messages": messages,
             "total_tokens": sum(message["tokens"] for message in messages),
             "summaries_created": [f"n{node}" for node in record["result"]["created"]],
         }
+        if "explain" in record["result"]:
+            kept["explain"] = record["result"]["explain"]
+        return kept
 
     def find_placeholder(self, store: Store, first: int, last: int) -> int | None:
         """The placeholder of an interval, if there is one."""
@@ -6154,8 +6193,8 @@ class Database:
             temporary = store.path + ".tmp"
             file = store.disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             try:
-                mode = os.stat(store.path).st_mode & 0o777
-                os.chmod(temporary, mode)
+                self._own_alike(temporary)
+                files = self._files_of(store, nodes)
                 generation = write_purged(store, nodes, file, self.now())
             except BaseException:
                 store.disk.close(file)
@@ -6172,7 +6211,44 @@ class Database:
                 ) from None
             store.disk.sync_folder(os.path.dirname(store.path))
             store.index.forget()
-        return {"purged": [f"n{node}" for node in nodes], "generation": generation}
+            removed = self._remove_files(files)
+        answer: Json = {"purged": [f"n{node}" for node in nodes], "generation": generation}
+        if removed:
+            answer["files_removed"] = removed
+        if os.path.exists(self.path + ".torn"):
+            answer["look_at"] = [self.path + ".torn"]
+        return answer
+
+    def _own_alike(self, path: str) -> None:
+        """Give a new file the mode and the owner of the database."""
+        old = os.stat(self.path)
+        if sys.platform != "win32" and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(path, old.st_uid, old.st_gid)
+        os.chmod(path, old.st_mode & 0o777)
+
+    def _files_of(self, store: Store, nodes: list[int]) -> list[str]:
+        """Names of the kept files that the nodes' lines mention."""
+        import re
+
+        if not os.path.isdir(self.path + ".files"):
+            return []
+        lines = (store.node_line(node, store.rows[node]) for node in nodes)
+        names = {name.decode() for line in lines for name in re.findall(rb"[0-9a-f]{64}", line)}
+        return sorted(
+            each for each in names if os.path.exists(os.path.join(self.path + ".files", each))
+        )
+
+    def _remove_files(self, names: list[str]) -> list[str]:
+        """Remove kept files that no line mentions any more; their names."""
+        if not names:
+            return []
+        with open(self.path, "rb") as log:
+            for line in log:
+                names = [name for name in names if name.encode() not in line]
+        for name in names:
+            self.store.disk.remove(os.path.join(self.path + ".files", name))
+        self.store.disk.sync_folder(self.path + ".files")
+        return names
 
     def keep_bytes(self, data: bytes) -> str:
         """Keep binary content beside the database, once; its sha256 in hex is its name."""
@@ -6185,12 +6261,7 @@ class Database:
             return name
         disk = self.store.disk
         disk.make_folder(folder)
-        file = disk.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            disk.write_at(file, data, 0)
-            disk.fsync(file)
-        finally:
-            disk.close(file)
+        disk.write_new(path + ".tmp", data)
         disk.replace(path + ".tmp", path)
         disk.sync_folder(folder)
         return name
@@ -6754,9 +6825,12 @@ class Finder:
         self.needle: bytes | None = None
         if regex:
             import re
+            import warnings
 
             try:
-                self.pattern = re.compile(text, re.IGNORECASE if ignore_case else 0)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about patterns whose meaning may change
+                    self.pattern = re.compile(text, re.IGNORECASE if ignore_case else 0)
             except (re.error, RecursionError, OverflowError) as error:
                 raise InvalidArgument(f"{quoted(text)} is no regular expression: {error}") from None
         elif not ignore_case:

@@ -50,7 +50,12 @@ def write_error(text: str) -> None:
 def _write(stream: Any, text: str) -> None:
     if stream is None:  # closed by whoever started us
         return
-    data = text.encode("utf-8", "backslashreplace")
+    try:
+        # A path comes back as the bytes it was, where these are UTF-8.
+        data = text.encode("utf-8", "surrogateescape")
+        data.decode("utf-8")
+    except UnicodeError:
+        data = text.encode("utf-8", "backslashreplace")
     raw = getattr(stream, "buffer", None)
     if raw is None:  # replaced by a program that calls `main`
         stream.write(data.decode())
@@ -66,7 +71,7 @@ def notice(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON value; indented if a person looks at it."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         import json
 
         write_out(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
@@ -236,14 +241,23 @@ def option_value(argument: Argument, value: str) -> object:
     """What the engine takes for an option's text."""
     if argument.kind == "text":
         if value == "-":
+            if sys.stdin is None:
+                raise InvalidArgument("standard input is closed: there is no text to read")
             return decode_text(sys.stdin.buffer.read(timeline.TEXT_BYTES_MAX + 2), "standard input")
         return "-" if value == "\0-" else value
     value = "-" if value == "\0-" else value
     if argument.kind in ("count", "seq", "tokens"):
         return whole_number(argument, value)
+    if argument.kind == "path":
+        return system_path(value)
     if argument.kind == "nodes":
         return [part.strip() for part in value.split(",")]
     return value
+
+
+def system_path(path: str) -> str:
+    """A path as the system's own text, whatever the locale is."""
+    return path if path.isascii() or sys.platform == "win32" else os.fsdecode(path.encode())
 
 
 def whole_number(argument: Argument, value: str) -> int:
@@ -260,7 +274,7 @@ def whole_number(argument: Argument, value: str) -> int:
 def read_file(path: str) -> bytes:
     """The bytes of a text file, as far as they matter for the limit."""
     try:
-        with open(path, "rb") as file:
+        with open(system_path(path), "rb") as file:
             return file.read(timeline.TEXT_BYTES_MAX + 2)
     except (OSError, ValueError) as error:
         raise InvalidArgument(
@@ -483,7 +497,7 @@ def database_path(option: str | None) -> tuple[str, str]:
     if option is not None:
         if not option:
             raise InvalidArgument("--db is empty: name a file")
-        return option, "option"
+        return system_path(option), "option"
     variable = os.environ.get("TIMELINE_DB")
     if variable:
         return variable, "variable"
@@ -524,7 +538,7 @@ def _where(database: Database, checked: Json, source: str) -> Json:
 
 def _compact(database: Database, checked: Json, source: str) -> Any:
     nodes = checked["purge"]
-    if not checked["yes"] and sys.stdin.isatty():
+    if not checked["yes"] and sys.stdin is not None and sys.stdin.isatty():
         names = ", ".join(f"n{node}" for node in nodes)
         write_error(f"Empty the content of {names} in {database.path} for ever? Type yes: ")
         if sys.stdin.readline().strip() != "yes":
@@ -556,7 +570,7 @@ def _import(database: Database, checked: Json, source: str) -> Any:
     return database.again_if_unfit(
         lambda: timeline_import.import_paths(
             database,
-            checked["paths"],
+            [system_path(path) for path in checked["paths"]],
             format=checked["format"],
             into=checked["into"],
             dry_run=checked["dry_run"],

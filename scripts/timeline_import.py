@@ -1916,7 +1916,9 @@ def _held_by_talk(tx: Importing, transcript: Transcript) -> dict[int, int]:
         text = transcript.read(entry).text if found else ""
         for node in found:
             row = tx.row(node)
-            if row.role != entry.role or not _is_same_text(tx.text(node), text):
+            stored = tx.record(node)
+            same = stored.get("purged") or _is_same_text(str(stored["text"]), text)
+            if row.role != entry.role or not same:
                 other.add(row.timeline)
                 continue
             equal[row.timeline] = equal.get(row.timeline, 0) + 1
@@ -2405,7 +2407,7 @@ def _items(paths: Sequence[str]) -> Iterator[_Item]:
     """The files that `paths` name, folders and ZIPs opened up, each once.
 
     Raises:
-        NotFound: a path does not exist.
+        NotFound: a path does not exist. InvalidArgument: it is a pipe or a device.
     """
     seen: set[str] = set()
     for path in paths:
@@ -2413,6 +2415,8 @@ def _items(paths: Sequence[str]) -> Iterator[_Item]:
             raise timeline.NotFound(f"no such file or folder: {shown(path)}", path=shown(path))
         closed: list[OSError] = []
         named = not os.path.isdir(path)
+        if named and not os.path.isfile(path):
+            raise timeline.InvalidArgument(f"{shown(path)} is neither a file nor a folder")
         for file in (path,) if named else _files_below(path, closed):
             real = os.path.realpath(file)
             if real not in seen:

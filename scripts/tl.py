@@ -2,7 +2,10 @@
 
 import sys
 
-from timeline_cli import main
+try:
+    from timeline_cli import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -289,9 +289,20 @@ def test_closed_streams_give_no_traceback(tl: Program) -> None:
     if sys.platform == "win32":
         return
     for redirection in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
-        command = f'"{sys.executable}" "{SCRIPTS / "tl.py"}" context --db "{tl.db}" {redirection}'
-        done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
-        assert b"Traceback" not in done.stderr
+        for words, code in (
+            ("context", 0),
+            ("append --role user --text x", 0),
+            ("append --role user --text -", 2 if "<" in redirection else 0),
+            ("context --node n999", 1),
+        ):
+            command = (
+                f'"{sys.executable}" "{SCRIPTS / "tl.py"}" {words} --db "{tl.db}" {redirection}'
+            )
+            done = subprocess.run(
+                ["sh", "-c", command], capture_output=True, check=False, stdin=subprocess.DEVNULL
+            )
+            assert done.returncode == code, (command, done.stderr)
+            assert b"Traceback" not in done.stderr
 
 
 def test_the_engine_file_started_as_a_program_does_the_same(tl: Program) -> None:
