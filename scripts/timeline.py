@@ -5275,7 +5275,7 @@ class Database:
     def _branch(self, timeline: TimelineState, name: str | None) -> Branch:
         branch = timeline.branches.get(timeline.current if name is None else name)
         if branch is None:
-            raise _unknown_branch(name or timeline.current)
+            raise _unknown_branch(timeline.current if name is None else name)
         return branch
 
     def _target(self, timeline: TimelineState, arguments: Json) -> int:

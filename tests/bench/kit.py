@@ -178,10 +178,9 @@ def _kept(folder: str, name: str, make: Callable[[], Iterable[Mapping[str, Any]]
     if not os.path.exists(path):
         print(f"making {path} ...", file=sys.stderr, flush=True)
         write_log(path, make())
-    if not os.path.exists(path + ".index/state"):
-        base = timeline.Database(path)
-        base.run("branches")
-        base.close()
+    base = timeline.Database(path)
+    base.run("branches")  # makes the index, also where it is of an older format
+    base.close()
     return path
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from kit import stories
 from kit.disks import Death, DyingDisk, PowerCutDisk, WatchedDisk
 
 SLOW = pytest.mark.slow
-PARTS = (0.0, 0.5, 1.0)  # of the write that the process dies in
+PARTS = (0.0, 0.5, 1.0)  # of a write that the power goes in
 SECRET = "hunter2 is the password"
 Database = timeline.Database
 
@@ -65,8 +67,7 @@ PINS = tuple(("pin", {"node": f"n{i}"}) for i in (1, 3, 5, 7))
 
 SCENES = {
     "append": Scene(
-        stories.messages(5),
-        ask("append", role="user", text="new " * 300, idempotency_key="new"),
+        stories.messages(5), ask("append", role="user", text="new " * 300, idempotency_key="new")
     ),
     "append behind a torn tail": Scene(
         stories.messages(5),
@@ -78,8 +79,7 @@ SCENES = {
         ask("budget", max_tokens=200, idempotency_key="fits"),
     ),
     "append with a checkpoint": Scene(
-        stories.messages(6),
-        ask("append", role="user", text="new", idempotency_key="new"),
+        stories.messages(6), ask("append", role="user", text="new", idempotency_key="new")
     ),
     "append with a first checkpoint": Scene(
         stories.messages(6),
@@ -89,8 +89,7 @@ SCENES = {
     "create": Scene((), ask("create", idempotency_key="made")),
     "second create": Scene(stories.messages(2), ask("create", idempotency_key="made")),
     "purge": Scene(
-        (*stories.messages(2), stories.append(SECRET), stories.append("long " * 500)),
-        purge,
+        (*stories.messages(2), stories.append(SECRET), stories.append("long " * 500)), purge
     ),
     "rebuild": Scene(one_long(), rebuild, indexed=False, keyed=False),
 }
@@ -116,9 +115,9 @@ class Stage:
             for step, args in self.scene.prepare:
                 database.run(step, args)
             database.close()
-        if not self.scene.indexed:
-            shutil.rmtree(f"{self.path}.index", ignore_errors=True)
         self.before = self.read(self.path)
+        if not self.scene.indexed:  # after reading, which may make one
+            shutil.rmtree(f"{self.path}.index", ignore_errors=True)
         if self.scene.torn is not None:
             name, args = self.scene.torn
             log = self.path.read_bytes()
@@ -158,15 +157,15 @@ class Stage:
             return None
         database = stories.open_database(path)
         state = stories.state_of(database)
-        nodes = range(1, len(database.store.rows) + 1)
-        texts = [database.run("node", {"node": f"n{node}"})["text"] for node in nodes]
+        texts = database.run("context") if database.run("list") else []
         database.close()
         return state, texts
 
-    def deaths(self, make: Callable[[int], DyingDisk]) -> Iterator[tuple[Path, DyingDisk]]:
-        """The database after each death, until the act comes through alive."""
-        at = 1
-        while True:
+    def deaths(
+        self, make: Callable[[int], DyingDisk], calls: Iterable[int] | None = None
+    ) -> Iterator[tuple[Path, DyingDisk]]:
+        """The database after a death at each of `calls`, or until the act comes through alive."""
+        for at in count(1) if calls is None else calls:
             path = self.fresh_copy()
             disk = make(at)
             try:
@@ -177,27 +176,28 @@ class Stage:
             if not disk.is_dead:
                 assert at > 3
                 return
-            # What was done of a write makes no difference where there was none.
-            if not disk.part or disk.died_at.startswith("write "):
-                yield path, disk
-            at += 1
+            yield path, disk
 
-    def check(self, path: Path, where: str) -> None:
-        """All of the act or nothing is there; it can be done again, and then all is as it should."""
+    def check(self, path: Path, disk: DyingDisk) -> None:
+        """All of the act or nothing is there; it can be done again, and then all is as it should.
+        Of the slower questions each death is asked one."""
+        where = f"{disk.died_at}, call {disk.at}"
         seen = self.read(path)
         assert seen in self.allowed, where
-        if seen is not None:
+        if seen is not None and disk.at % 3 == 0:
             assert stories.doctor(path)["ok"], where
         result = self.act(path)
         if self.scene.keyed:
             assert outline(result) == outline(self.result), where
         assert self.read(path) == self.after, where
-        assert stories.next_append_works(path) == len(self.after[1]) + 1, where
-        left = [name for name in os.listdir(path.parent) if name.endswith(".tmp")]
-        assert not left, where
-        seen = self.read(path)
-        shutil.rmtree(f"{path}.index", ignore_errors=True)
-        assert self.read(path) == seen, where
+        if disk.at % 3 == 1:
+            number = len(json.loads(self.after[0])[1]) // 128 + 1
+            assert stories.next_append_works(path) == number, where
+            left = [name for name in os.listdir(path.parent) if name.endswith(".tmp")]
+            assert not left, where
+        if disk.at % 3 == 2:
+            shutil.rmtree(f"{path}.index", ignore_errors=True)
+            assert self.read(path) == self.after, where
 
 
 def outline(result: Any) -> Any:
@@ -210,13 +210,18 @@ def outline(result: Any) -> Any:
 @pytest.mark.parametrize("name", SCENES)
 def test_death_at_any_system_call_leaves_all_or_nothing(tmp_path: Path, name: str) -> None:
     stage = Stage(tmp_path, name)
-    for part in PARTS:
-        for path, disk in stage.deaths(lambda at, part=part: DyingDisk(at, part)):
-            stage.check(path, f"{disk.died_at}, call {disk.at}, {part}")
+    writes = []
+    for path, disk in stage.deaths(DyingDisk):
+        stage.check(path, disk)
+        if disk.died_at.startswith("write "):
+            writes.append(disk.at)
+    assert writes
+    for path, disk in stage.deaths(lambda at: DyingDisk(at, part=0.5), writes):
+        stage.check(path, disk)
 
 
 @pytest.mark.parametrize("name", SCENES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_power_cut_at_any_system_call_leaves_all_or_nothing(
     tmp_path: Path, name: str, seed: int
 ) -> None:
@@ -225,7 +230,7 @@ def test_power_cut_at_any_system_call_leaves_all_or_nothing(
 
 @SLOW
 @pytest.mark.parametrize("name", SCENES)
-@pytest.mark.parametrize("first", range(3, 53, 10))
+@pytest.mark.parametrize("first", range(1, 51, 10))
 def test_power_cut_at_any_system_call_leaves_all_or_nothing_in_many_ways(
     tmp_path: Path, name: str, first: int
 ) -> None:
@@ -242,7 +247,7 @@ def check_power_cuts(folder: Path, name: str, seed: int) -> None:
         return PowerCutDisk(at, seed * 1000 + at, part=PARTS[at % 3])
 
     for path, disk in stage.deaths(make):
-        stage.check(path, f"{disk.died_at}, call {disk.at}, seed {seed}")
+        stage.check(path, disk)
 
 
 class Order(WatchedDisk):
@@ -302,7 +307,7 @@ def test_purged_content_is_in_no_file_after_any_death_that_left_it_purged(tmp_pa
     stage = Stage(tmp_path, "purge")
     for path, disk in stage.deaths(DyingDisk):
         stories.next_append_works(path)
-        if stage.read(path) is not None and SECRET not in path.read_bytes().decode():
+        if SECRET.encode() not in path.read_bytes():
             for each in path.parent.rglob("*"):
                 if each.is_file():
                     assert SECRET.encode() not in each.read_bytes(), (disk.died_at, each)

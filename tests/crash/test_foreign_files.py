@@ -133,9 +133,7 @@ def test_snapshot_of_the_earlier_program_is_told_apart(
 
 
 @pytest.mark.parametrize("version", [2, 17, 10**30])
-def test_newer_format_is_refused_by_its_version(
-    story: Story, tmp_path: Path, version: int
-) -> None:
+def test_newer_format_is_refused_by_its_version(story: Story, tmp_path: Path, version: int) -> None:
     path = tmp_path / "t.db"
     path.write_bytes(stories.header(format_version=version) + story.log[story.ends[0] :])
     said = check_refused(path, timeline.UnknownVersion)
@@ -150,9 +148,7 @@ def later_line(op: str, seq: int, crc: int, **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("behind", ["nothing", "a known line", "a torn tail", "a second line"])
-def test_unknown_operation_is_never_written_over(
-    story: Story, tmp_path: Path, behind: str
-) -> None:
+def test_unknown_operation_is_never_written_over(story: Story, tmp_path: Path, behind: str) -> None:
     path = tmp_path / "t.db"
     crc = int(story.log[-11:-3], 16)
     line = later_line("telepathy", story.seq + 1, crc, to="n1")
@@ -278,9 +274,7 @@ def test_file_saved_by_an_editor_is_repaired_completely(
     stories.next_append_works(target)
 
 
-def test_newline_at_the_end_added_by_an_editor_is_a_torn_tail(
-    story: Story, tmp_path: Path
-) -> None:
+def test_newline_at_the_end_added_by_an_editor_is_a_torn_tail(story: Story, tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     stories.place(path, story.log + b"\n")
     assert stories.read_everything(path) == story.readings[-1]

@@ -203,7 +203,9 @@ def test_every_kind_of_line_survives_the_purge_of_any_node(tmp_path: Path) -> No
         purge(path, node)
         nodes = stories.read_everything(path)["nodes"]
         assert nodes[node - 1]["text"] == ""
-        expected = [emptied(n) if n["node"] == f"n{node}" else n for n in story.readings[-1]["nodes"]]
+        expected = [
+            emptied(n) if n["node"] == f"n{node}" else n for n in story.readings[-1]["nodes"]
+        ]
         assert nodes == expected
         assert stories.doctor(path)["ok"]
         assert stories.next_append_works(path) == len(nodes) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def valid_nodes(damaged: bytes) -> list[dict[str, Any]]:
     """Records of nodes in lines whose checksum follows from the one printed in the line before."""
     lines = [damaged[low:high] for low, high in stories.lines_of(damaged)]
     found = []
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in pairwise(lines):
         try:
             if timeline.line_crc(line, int(before[-11:-3], 16)) is not None:
                 found.append(json.loads(line))
@@ -225,7 +226,9 @@ def test_any_lost_line_of_any_kind_leaves_a_sound_copy(story: Story, tmp_path: P
             continue
         assert result["nodes"] == story.nodes(story.seq), start
         assert result["transactions"] == story.seq
-        texts = [node["text"] for node in stories.read_everything(path.with_name("new.db"))["nodes"]]
+        texts = [
+            node["text"] for node in stories.read_everything(path.with_name("new.db"))["nodes"]
+        ]
         stubs = [text for text in texts if text.startswith("[lost: ")]
         record = json.loads(story.log[start:end])
         number = story.lines().index((start, end)) + 1

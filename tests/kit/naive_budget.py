@@ -190,11 +190,7 @@ def greedy_turns(state: Greedy, max_tokens: int, order: str, minimum: Minimum) -
 
 
 def naive_refusals(
-    weights: list[int],
-    mandatory: Set[int],
-    summaries: list[Summary],
-    max_tokens: int,
-    order: str,
+    weights: list[int], mandatory: Set[int], summaries: list[Summary], max_tokens: int, order: str
 ) -> dict[tuple[str, int], int]:
     """By how many tokens each refused wish missed: ("message", unit) or ("summary", index)."""
     state = Greedy(weights, mandatory, summaries)

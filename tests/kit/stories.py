@@ -33,7 +33,7 @@ class Clock:
 
 
 def open_database(path: str | Path, disk: timeline.Disk | None = None) -> timeline.Database:
-    """A database whose clock runs on from 2026 and which waits neither for locks nor for the disk."""
+    """A database whose clock runs on from 2026, and which waits for neither lock nor disk."""
     clock = Clock(START + 10_000)
     return timeline.Database(str(path), clock=clock, disk=disk or QuickDisk(), wait_s=0.5)
 
