@@ -3295,7 +3295,9 @@ else:
 # bytes, offsets and transactions; must not know what the operations mean beyond `apply`.
 # ================================================================================================
 
-_SLOT = struct.Struct("<QQ")  # hash, log offset + 1; all zero: empty
+# Hash; log offset + 1 and, in the upper 16 bits, part of a crc of the slot; all zero: empty.
+_SLOT = struct.Struct("<QQ")
+_SLOT_OFFSET = (1 << 48) - 1
 _SLOT_BYTES = 16
 _FIRST_TABLE_SLOTS = 4096
 _PROBE_SLOTS = 32  # slots fetched by one read
@@ -3339,34 +3341,53 @@ class Lookup:
         for _ in range(slots // _PROBE_SLOTS + 2):
             size = min(_PROBE_SLOTS, slots - place)
             raw = self.read(size * _SLOT_BYTES, start + place * _SLOT_BYTES)
-            for slot_key, offset in _SLOT.iter_unpack(raw[: len(raw) // _SLOT_BYTES * _SLOT_BYTES]):
-                if not offset:
+            for slot_key, value in _SLOT.iter_unpack(raw[: len(raw) // _SLOT_BYTES * _SLOT_BYTES]):
+                if not value and not slot_key:
                     return found
+                offset = (value & _SLOT_OFFSET) - 1
+                # Each slot passed over is checked: a damaged key would look like an unknown one.
+                if pack_slot(slot_key, offset) != _SLOT.pack(slot_key, value):
+                    raise _IndexUnfit("a slot of the lookup is damaged")
                 if slot_key == key:
-                    found.append(offset - 1)
+                    found.append(offset)
             place = (place + size) & (slots - 1)
         return found
 
     def store(self, read: Callable[[int, int], bytes], write: Callable[[bytes, int], None]) -> int:
-        """Put what is pending into the tables, in log order; the new count. `pending` stays."""
+        """Put what is pending into the tables, in log order; the new count. `pending` stays.
+
+        Raises:
+            _IndexUnfit: a table has no room, which cannot be.
+        """
         entries = sorted(
             (offset, key) for key, offsets in self.pending.items() for offset in offsets
         )
         count = self.count
         for offset, key in entries:
             start, slots = lookup_place(lookup_table(count))
-            wanted = _SLOT.pack(key, offset + 1)
+            wanted = pack_slot(key, offset)
             place = key & (slots - 1)
-            while True:
+            for _ in range(slots):
                 raw = read(_SLOT_BYTES, start + place * _SLOT_BYTES)
                 if raw == wanted:
                     break
-                if len(raw) < _SLOT_BYTES or raw[8:] == b"\0\0\0\0\0\0\0\0":
+                if len(raw) < _SLOT_BYTES or raw == _NO_SLOT:
                     write(wanted, start + place * _SLOT_BYTES)
                     break
                 place = (place + 1) & (slots - 1)
+            else:
+                raise _IndexUnfit("a table of the lookup is full")
             count += 1
         return count
+
+
+_NO_SLOT = bytes(_SLOT_BYTES)
+
+
+def pack_slot(key: int, offset: int) -> bytes:
+    """The 16 bytes of an entry of the lookup."""
+    check = zlib.crc32(_SLOT.pack(key, offset + 1 & _SLOT_OFFSET)) & 0xFFFF
+    return _SLOT.pack(key, offset + 1 & _SLOT_OFFSET | check << 48)
 
 
 def lookup_table(count: int) -> int:
@@ -3460,7 +3481,7 @@ class Index:
         self._lookup = self._open_file("lookup")
         for file, magic, size in (
             (self._rows, b"TLROWS1\n", (nodes + 1) * ROW_BYTES),
-            (self._lookup, b"TLLOOK1\n", lookup_file_bytes(count)),
+            (self._lookup, b"TLLOOK2\n", lookup_file_bytes(count)),
         ):
             wanted = index_header(magic, log_id, self.index_id)
             if (
@@ -3539,7 +3560,7 @@ class Index:
         self.index_id = os.urandom(8).hex()
         lookup.count = lookup.store(table.read, table.write)
         lookup.pending = {}
-        table.write(index_header(b"TLLOOK1\n", log_id, self.index_id), 0)
+        table.write(index_header(b"TLLOOK2\n", log_id, self.index_id), 0)
         for name, parts in (
             ("rows", (index_header(b"TLROWS1\n", log_id, self.index_id), rows.tail)),
             ("lookup", (table.data,)),
@@ -3686,9 +3707,9 @@ class Store:
     def lookup_entries(self) -> Iterator[tuple[int, int]]:
         """(key, offset) of every entry of a lookup that was made in memory."""
         table = self._table.data
-        for key, offset in _SLOT.iter_unpack(table[_INDEX_HEADER_BYTES : len(table) // 16 * 16]):
-            if offset:
-                yield key, offset - 1
+        for key, value in _SLOT.iter_unpack(table[_INDEX_HEADER_BYTES : len(table) // 16 * 16]):
+            if value:
+                yield key, (value & _SLOT_OFFSET) - 1
         for key, offsets in self.lookup.pending.items():
             for offset in offsets:
                 yield key, offset
@@ -4118,7 +4139,11 @@ class Store:
                 self.index.forget()  # somebody deleted or rebuilt it: start again from the log
                 self._open()
                 return
-        except (OSError, _IndexUnfit):
+        except (OSError, _IndexUnfit) as error:
+            if isinstance(error, _IndexUnfit) and self.rows.read is not None:
+                self.index.drop()
+                self._open()
+                return
             self._checkpoint_failures = min(self._checkpoint_failures + 1, 20)
             return
         self._checkpoint_end = self.end
@@ -6390,10 +6415,12 @@ class Importing:
             if kind is None and not self._dry_run:
                 self.commit(self._key)
         finally:
-            if self._dry_run or self._buffer:
-                self._store.close()  # the state in memory runs ahead of the log: read it anew
-            if not self._dry_run:
-                self._writing.__exit__()
+            try:
+                if self._dry_run or self._buffer or kind is not None:
+                    self._store.close()  # the state in memory runs ahead of the log: read it anew
+            finally:
+                if not self._dry_run:
+                    self._writing.__exit__()
 
     def commit(self, key: str | None = None) -> None:
         """Store what was recorded so far; nothing is written if that is nothing."""

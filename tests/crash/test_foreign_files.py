@@ -128,7 +128,8 @@ def test_snapshot_of_the_earlier_program_is_told_apart(
 ) -> None:
     path = tmp_path / "t.db"
     nodes = [{"id": f"n{i}", "text": "x"} for i in range(size)]
-    path.write_text(json.dumps({"nodes": nodes, "format_version": 3}, indent=indent))
+    text = json.dumps({"nodes": nodes, "format_version": 3}, indent=indent)
+    path.write_text(text, encoding="utf-8")
     assert "a snapshot of the earlier Timeline; choose another --db" in check_refused(path)
 
 

@@ -162,7 +162,7 @@ def check_row_flip(indexed: Indexed, path: Path, seed: int) -> None:
     check_answers(indexed, path, rng)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_flip_in_a_row_changes_no_answer_about_its_node(
     indexed: Indexed, tmp_path: Path, seed: int
 ) -> None:
@@ -173,7 +173,7 @@ def test_flip_in_a_row_changes_no_answer_about_its_node(
 def test_flip_in_a_row_changes_no_answer_about_its_node_in_many_places(
     indexed: Indexed, tmp_path: Path
 ) -> None:
-    for seed in range(10, 310):
+    for seed in range(5, 305):
         check_row_flip(indexed, tmp_path / "t.db", seed)
 
 
@@ -337,7 +337,7 @@ def test_indexes_differ_in_several_pages(indexed: Indexed) -> None:
     assert indexed.old["rows"] == indexed.new["rows"][: len(indexed.old["rows"])]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_mix_of_old_and_new_index_pages_gives_the_same_answers(
     indexed: Indexed, tmp_path: Path, seed: int
 ) -> None:
@@ -345,7 +345,7 @@ def test_any_mix_of_old_and_new_index_pages_gives_the_same_answers(
 
 
 @SLOW
-@pytest.mark.parametrize("first", range(20, 1520, 150))
+@pytest.mark.parametrize("first", range(12, 1512, 150))
 def test_any_mix_of_old_and_new_index_pages_gives_the_same_answers_in_many_ways(
     indexed: Indexed, tmp_path: Path, first: int
 ) -> None:
@@ -390,7 +390,7 @@ def test_garbage_in_the_index_folder_changes_no_answer(indexed: Indexed, tmp_pat
         indexed.place(path, files)
         check_answers(indexed, path, rng)
     stories.place(path, indexed.log)
-    Path(f"{path}.index").write_text("a file where a folder should be")
+    Path(f"{path}.index").write_text("a file where a folder should be", encoding="utf-8")
     check_answers(indexed, path, rng)
     os.remove(f"{path}.index")
 

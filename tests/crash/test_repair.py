@@ -94,7 +94,7 @@ def test_one_byte_of_a_line_costs_no_more_than_its_text(
     start, end = twenty.lines()[line]
     assert start in places(twenty)
     rng = random.Random(line)
-    chosen = {*rng.sample(range(start, end), 5), start, end - 1, end - 5, end - 12}
+    chosen = {*rng.sample(range(start, end), 2), end - 1, end - 5}
     for place in sorted(chosen):
         check_lost_line(twenty, tmp_path / "t.db", place, 1 << rng.randrange(8))
 
@@ -287,13 +287,13 @@ def check_random_damage(folder: Path, seed: int, rounds: int) -> None:
         check_any_damage(folder / "t.db", damage(log, rng))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_damage_of_a_random_log_leaves_a_sound_copy(tmp_path: Path, seed: int) -> None:
     check_random_damage(tmp_path, seed, 4)
 
 
 @SLOW
-@pytest.mark.parametrize("first", range(12, 212, 20))
+@pytest.mark.parametrize("first", range(8, 208, 20))
 def test_random_damage_of_a_random_log_leaves_a_sound_copy_in_many_runs(
     tmp_path: Path, first: int
 ) -> None:
