@@ -98,6 +98,7 @@ CHECKPOINT_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 20
 GROUP_BYTES = 256 << 10  # adjacent lines fetched by one read
 WALK_BY_ROW_MAX = 2_000  # longer walks read the rows in chunks
+FORK_STRETCH = 4_096  # nodes that are searched for children together
 FORMAT_VERSION = 1
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
@@ -1269,10 +1270,11 @@ HAS_SOURCE = 512  # came from a transcript
 
 _ROLE_INDEX = {role: index for index, role in enumerate(ROLES)}
 _pack_unchecked = struct.Struct("<2Q11I").pack  # all but the row's crc
-_unpack_row = ROW.unpack
 _unpack_row_from = ROW.unpack_from
 _unpack_depth_and_jump = struct.Struct("<2I").unpack_from
 _CRC_FIELD = struct.Struct("<I")
+_PARENT_BYTE = 16  # where PARENT stands in a row
+_ROWS_KEPT = 1024  # half a megabyte
 
 
 class Rows:
@@ -1281,12 +1283,14 @@ class Rows:
     Row i lies at byte i*64 of the file, whose first 64 bytes are a header.
     """
 
-    __slots__ = ("_newest", "_newest_row", "read", "stored", "tail")
+    __slots__ = ("_kept", "_newest", "_newest_row", "read", "stored", "tail")
 
     def __init__(self, read: Callable[[int, int], bytes] | None = None, stored: int = 0) -> None:
         self.read = read
         self.stored = stored
         self.tail = bytearray()
+        # Stored rows read one by one: rows never change, and walks by jumps share most of them.
+        self._kept: dict[int, Row] = {}
         self._newest = 0  # the row added last, since it is the parent of most that follow
         self._newest_row = ROOT_ROW
 
@@ -1300,13 +1304,12 @@ class Rows:
             return _unpack_row_from(self.tail, place * ROW_BYTES)
         if node == 0:
             return ROOT_ROW
-        assert self.read is not None
-        raw = self.read(ROW_BYTES, node * ROW_BYTES)
-        if len(raw) != ROW_BYTES:
-            raise _IndexUnfit("rows end early")
-        row = _unpack_row(raw)
-        if row[CRC] != zlib.crc32(raw[:60]):
-            raise _IndexUnfit(f"row {node} is damaged")
+        row = self._kept.get(node)
+        if row is None:
+            row = checked_row(self.stored_chunk(node, node), 0)
+            if len(self._kept) >= _ROWS_KEPT:
+                self._kept.clear()
+            self._kept[node] = row
         return row
 
     def add(
@@ -1565,20 +1568,27 @@ def _branch_number(branch: Branch) -> int:
 
 
 class State:
-    """What changes about a database. `found` collects (lookup hash, line offset) for the index."""
+    """What changes about a database. `found` collects (lookup hash, line offset) for the index.
 
-    __slots__ = ("found", "seq", "timelines", "ts")
+    `lowest` has an entry for each FORK_STRETCH node numbers: the smallest parent among the nodes
+    in there that do not follow their parent at once, 0 if all do or begin a timeline. It says where
+    children need not be looked for.
+    """
+
+    __slots__ = ("found", "lowest", "seq", "timelines", "ts")
 
     def __init__(self) -> None:
         self.seq = 0
         self.ts = 0
         self.timelines: list[TimelineState] = []
+        self.lowest: list[int] = []
         self.found: list[tuple[int, int]] = []
 
     def to_json(self) -> Json:
         return {
             "seq": self.seq,
             "ts": self.ts,
+            "lowest": self.lowest,
             "timelines": [timeline.to_json() for timeline in self.timelines],
         }
 
@@ -1587,6 +1597,7 @@ class State:
         state = cls()
         state.seq = plain["seq"]
         state.ts = plain["ts"]
+        state.lowest = plain["lowest"]
         state.timelines = [TimelineState.from_json(each) for each in plain["timelines"]]
         return state
 
@@ -1648,9 +1659,16 @@ def _apply_nothing(
     """A line that only remembers a key and its result, or whose change is made elsewhere."""
 
 
-def _check_next(rows: Rows, record: Json) -> None:
-    if record["id"] != len(rows) + 1 or not 0 <= record["parent"] < record["id"]:
+def _check_next(state: State, rows: Rows, record: Json) -> None:
+    """The next node fits; `lowest` learns of it."""
+    node, parent, lowest = record["id"], record["parent"], state.lowest
+    if node != len(rows) + 1 or not 0 <= parent < node:
         raise ValueError("nodes are numbered without gaps, parents before children")
+    stretch = node // FORK_STRETCH
+    if stretch == len(lowest):
+        lowest.append(0)
+    if 0 < parent < node - 1:
+        lowest[stretch] = min(lowest[stretch] or parent, parent)
 
 
 def _note_identities(state: State, record: Json, offset: int) -> None:
@@ -1676,7 +1694,7 @@ def message_flags(record: Json) -> int:
 def _apply_append(
     state: State, timeline: TimelineState, rows: Rows, record: Json, offset: int, length: int
 ) -> None:
-    _check_next(rows, record)
+    _check_next(state, rows, record)
     flags = message_flags(record)
     above = rows.add(offset, length, record["tokens"], record["parent"], record["tl"], flags)
     if above[FLAGS] & KIND_REAL:
@@ -1694,7 +1712,7 @@ def _apply_append(
 def _apply_summary(
     state: State, timeline: TimelineState, rows: Rows, record: Json, offset: int, length: int
 ) -> None:
-    _check_next(rows, record)
+    _check_next(state, rows, record)
     real = record["op"] == "summary"
     first, last = record["from"], record["to"]
     flags = _ROLE_INDEX["summary"] | (KIND_REAL if real else KIND_PLACEHOLDER)
@@ -1899,25 +1917,23 @@ def common_ancestor(rows: Rows, one: int, other: int) -> int:
 
 
 def climb(rows: Rows, node: int) -> Iterator[tuple[int, Row]]:
-    """(node, row) from `node` up to below the root. Long paths are read in chunks."""
-    if rows[node][DEPTH] <= WALK_BY_ROW_MAX:
-        while node:
-            row = rows[node]
-            yield node, row
-            node = row[PARENT]
-        return
+    """(node, row) from `node` up to below the root. Rows of the file are read in pieces, larger
+    ones where the path used most of the one before."""
     while node > rows.stored:
         row = rows[node]
         yield node, row
         node = row[PARENT]
-    # Parents are smaller, so each chunk is read once on the way up.
+    size = 32
     while node:
-        first = max(1, node - 4095)
+        first = max(1, node - size + 1)
         raw = rows.stored_chunk(first, node)
+        used = 0
         while node >= first:
             row = checked_row(raw, (node - first) * ROW_BYTES)
             yield node, row
             node = row[PARENT]
+            used += 1
+        size = min(size * 4, 4096) if used * 2 >= size else 32
 
 
 def walk_between(rows: Rows, top_depth: int, node: int) -> list[tuple[int, Row]]:
@@ -1931,20 +1947,38 @@ def walk_between(rows: Rows, top_depth: int, node: int) -> list[tuple[int, Row]]
     return part
 
 
-def children_of(rows: Rows, node: int, tl: int) -> list[int]:
-    """Nodes of timeline `tl` whose parent is `node`, ascending. One pass over the parent column."""
-    wanted = struct.pack("<I", node)
-    found = []
-    for start, raw in rows.chunks(node + 1, len(rows), 65536):
-        column = memoryview(raw).cast("I")[4::16].tobytes()
-        place = column.find(wanted)
-        while place >= 0:
-            if place % 4 == 0:
-                found.append(start + place // 4)
-                place += 3
-            place = column.find(wanted, place + 1)
+def children_of(rows: Rows, lowest: list[int], node: int, tl: int) -> list[int]:
+    """Nodes of timeline `tl` whose parent is `node`, ascending.
+
+    Most nodes follow their parent at once. The rest are looked for in the stretches that, by
+    `lowest`, may hold one: as a rule in few.
+    """
+    count = len(rows)
+    found = [node + 1] if node < count else []
+    for stretch in range((node + 2) // FORK_STRETCH, len(lowest)):
+        if node == 0 or 0 < lowest[stretch] <= node:
+            first = max(node + 2, stretch * FORK_STRETCH)
+            found += _named_parent(rows, node, first, min(count, (stretch + 1) * FORK_STRETCH - 1))
     # The column is read unchecked; reading the row checks it.
     return [child for child in found if rows[child][PARENT] == node and rows[child][TL] == tl]
+
+
+def _named_parent(rows: Rows, node: int, first: int, last: int) -> list[int]:
+    """Those of the nodes first..last whose rows, unchecked, name `node` as parent."""
+    wanted = struct.pack("<I", node)
+    found = []
+    for start, raw in rows.chunks(first, last):
+        # Two bytes of each row first, the whole field only where they fit: slicing bytes with a
+        # step takes a tenth of what a column of fields takes.
+        if wanted[1] not in raw[_PARENT_BYTE + 1 :: ROW_BYTES]:
+            continue
+        column = raw[_PARENT_BYTE::ROW_BYTES]
+        place = column.find(wanted[0])
+        while place >= 0:
+            if raw.startswith(wanted, place * ROW_BYTES + _PARENT_BYTE):
+                found.append(start + place)
+            place = column.find(wanted[0], place + 1)
+    return found
 
 
 def unit_first(rows: Rows, node: int) -> int:
@@ -3553,9 +3587,26 @@ class Index:
     def build(
         self, rows: Rows, lookup: Lookup, table: Memory, plain: Json, log_id: str
     ) -> tuple[Rows, Lookup]:
-        """Write a whole new index from rows in memory and open it."""
+        """Write a whole new index from rows in memory and open it.
+
+        Raises:
+            Busy, OSError: another process is at it, or the system failed.
+        """
         self.close()
         self.disk.make_folder(self.folder)
+        # Readers share the log's lock, so that several may come here at once.
+        held = lock(self.path("lock"), True, 0)
+        try:
+            self._write_build(rows, lookup, table, plain, log_id)
+        finally:
+            unlock(held)
+        return self.open(
+            {"index_id": self.index_id, "n": len(rows), "lookups": lookup.count}, log_id
+        )
+
+    def _write_build(
+        self, rows: Rows, lookup: Lookup, table: Memory, plain: Json, log_id: str
+    ) -> None:
         self.disk.remove(self.path("state"))  # so that it never names the files of another build
         self.index_id = os.urandom(8).hex()
         lookup.count = lookup.store(table.read, table.write)
@@ -3578,9 +3629,6 @@ class Index:
                 self.disk.close(file)
             self.disk.replace(self.path(name + ".tmp"), self.path(name))
         self._write_state(plain, len(rows), lookup.count)
-        return self.open(
-            {"index_id": self.index_id, "n": len(rows), "lookups": lookup.count}, log_id
-        )
 
     def _write_state(self, plain: Json, nodes: int, lookups: int) -> None:
         record = {**plain, "index_id": self.index_id, "n": nodes, "lookups": lookups}
@@ -3853,7 +3901,10 @@ class Store:
         if claimed > self.end:
             self.notice(f"{self.path} is older than its index: read as a restored backup")
             self.index.forget()
-        if self.rows.read is None and self.end - self.header.length >= CHECKPOINT_BYTES:
+        if self.rows.read is None and (
+            self.end - self.header.length >= CHECKPOINT_BYTES
+            or self.state.seq >= CHECKPOINT_COMMITS
+        ):
             self.checkpoint()
 
     def _replay(self, size: int) -> str | None:
@@ -4139,7 +4190,7 @@ class Store:
                 self.index.forget()  # somebody deleted or rebuilt it: start again from the log
                 self._open()
                 return
-        except (OSError, _IndexUnfit) as error:
+        except (OSError, Busy, _IndexUnfit) as error:
             if isinstance(error, _IndexUnfit) and self.rows.read is not None:
                 self.index.drop()
                 self._open()
@@ -5665,7 +5716,7 @@ class Database:
                 shown["summary"] = self._summary_facts(store, tl, node, row)
             if a["blocks"] and "blocks" in record:
                 shown["blocks"] = record["blocks"]
-        shown["children"] = [f"n{each}" for each in children_of(rows, node, tl)]
+        shown["children"] = [f"n{each}" for each in children_of(rows, store.state.lowest, node, tl)]
         shown["branches"] = self.branches_holding(store, timeline, node)
         return shown
 
@@ -6492,9 +6543,9 @@ class Importing:
 
     def children_any(self, node: int) -> bool:
         """Whether the node has children, summaries over what follows it left out."""
-        rows = self._store.rows
-        tl = rows[node][TL]
-        return any(not rows[each][FLAGS] & KIND_SUMMARY for each in children_of(rows, node, tl))
+        rows, lowest = self._store.rows, self._store.state.lowest
+        children = children_of(rows, lowest, node, rows[node][TL])
+        return any(not rows[each][FLAGS] & KIND_SUMMARY for each in children)
 
     def common(self, one: int, other: int) -> int:
         return common_ancestor(self._store.rows, one, other)
@@ -6867,7 +6918,7 @@ class Finder:
 
     def lines(self, raw: bytes) -> Iterator[tuple[int, int]]:
         """(start, end) of the lines that may hold a hit, newest first."""
-        if self.needle is None or (self.fold and any(each in raw for each in _FOLDS_TO_ASCII)):
+        if self.needle is None or (self.fold and _may_fold_to_ascii(raw)):
             end = len(raw)
             while end > 0:
                 start = raw.rfind(b"\n", 0, end - 1) + 1
@@ -6907,12 +6958,21 @@ class Finder:
         return start, min(len(text), start + len(wanted))
 
 
+_ASCII = bytes(range(128))
 # What casefold turns into text with ASCII letters, so that a search for ASCII must look closer.
 _FOLDS_TO_ASCII = tuple(
     char.encode()
     for char in "\u212a\u017f\u00df\u1e9e\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06\u0149"
     "\u01f0\u1e96\u1e97\u1e98\u1e99\u1e9a\u0130"
 )
+
+
+def _may_fold_to_ascii(raw: bytes) -> bool:
+    """Whether `raw` holds a character that `casefold` turns into ASCII letters."""
+    if raw.isascii():
+        return False
+    rest = raw.translate(None, _ASCII)  # UTF-8 keeps the bytes of one character together
+    return any(each in rest for each in _FOLDS_TO_ASCII)
 
 
 def snippet(text: str, start: int, end: int) -> str:
