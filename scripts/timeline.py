@@ -3163,18 +3163,21 @@ class Disk:
             os.close(folder)
 
 
-_lock_files: set[int] = set()  # open descriptors of lock files, held or waited for
+_lock_files: set[int] = set()  # open descriptors of lock files, held, kept or waited for
+_forks = 0  # how often this process is a child of one that had loaded this module
 
 
 def _drop_locks_in_child() -> None:
     # A child shares the parent's open file descriptions: what it keeps open would stay locked
     # after the parent let go. That goes for one that a thread of the parent still waits for, too.
+    global _forks
     for file in _lock_files:
         try:
             os.close(file)
         except OSError:
             pass
     _lock_files.clear()
+    _forks += 1
 
 
 if hasattr(os, "register_at_fork"):
@@ -3215,6 +3218,58 @@ def unlock(file: int) -> None:
 def _close_lock(file: int) -> None:
     _lock_files.discard(file)
     os.close(file)
+
+
+class Lock:
+    """The lock file `path` of one database, kept open between operations where a lock can be let go
+    of without closing it: opening costs as much as all the rest of locking."""
+
+    __slots__ = ("_file", "_forks", "_held", "_identity", "path", "wait_s")
+
+    def __init__(self, path: str, wait_s: float) -> None:
+        self.path = path
+        self.wait_s = wait_s
+        self._file = -1
+        self._held = False
+        self._identity = (0, 0)
+        self._forks = 0
+
+    def take(self, exclusive: bool) -> None:
+        """Lock it; raises like `lock`. Where no lock is possible, a shared one is done without."""
+        assert not self._held
+        if not self._take_kept(exclusive):
+            self.close()
+            self._file = lock(self.path, exclusive, self.wait_s)
+            self._forks = _forks
+            if self._file >= 0:
+                held = os.fstat(self._file)
+                self._identity = (held.st_dev, held.st_ino)
+        self._held = True
+
+    def _take_kept(self, exclusive: bool) -> bool:
+        if sys.platform == "win32" or self._file < 0 or self._forks != _forks:
+            return False
+        else:  # noqa: RET505 - type checkers follow platforms by branches
+            try:
+                kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+                fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+                named = os.stat(self.path)
+            except OSError:  # held by another, or deleted: `lock` waits, or makes it
+                return False
+            return (named.st_dev, named.st_ino) == self._identity
+
+    def let_go(self) -> None:
+        self._held = False
+        if sys.platform == "win32" or self._file < 0 or self._forks != _forks:
+            self.close()
+        else:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of it and of the file."""
+        file, self._file, self._held = self._file, -1, False
+        if self._forks == _forks:  # else the file was closed when this process began
+            unlock(file)
 
 
 def _busy(path: str, wait_s: float) -> Busy:
@@ -3673,9 +3728,8 @@ class Store:
 
     def __init__(self, path: str, disk: Disk, wait_s: float, notice: Callable[[str], None]) -> None:
         self.path = os.path.realpath(path)
-        self.lock_path = self.path + ".lock"
+        self.lock = Lock(self.path + ".lock", wait_s)
         self.disk = disk
-        self.wait_s = wait_s
         self.notice = notice
         self.index = Index(self.path + ".index", disk)
         self.header: Header
@@ -4454,7 +4508,7 @@ def examine(store: Store) -> Json:
     problems: list[Json] = []
     size = store.disk.size(store.log_file)
     plain = store.index.read_state()
-    fresh = Store(store.path, store.disk, store.wait_s, store.notice)
+    fresh = Store(store.path, store.disk, store.lock.wait_s, store.notice)
     try:
         claimed = plain["valid_off"] if plain and plain["log_id"] == store.header.log_id else 0
         fresh.replay_alone(claimed if _speaks_of(plain, store) else 0, claimed)
@@ -4978,18 +5032,17 @@ def write_purged(store: Store, nodes: Iterable[int], file: int, created: int) ->
 class _Writing:
     """The exclusive lock with the log ready for writing, for a `with` statement."""
 
-    __slots__ = ("_create", "_database", "_file")
+    __slots__ = ("_create", "_database")
 
     def __init__(self, database: Database, create: bool) -> None:
         self._database = database
         self._create = create
-        self._file = -1
 
     def __enter__(self) -> Store:
         database, store = self._database, self._database.store
         if self._create or not store.is_open():  # else `refresh` sees what became of the file
             self._look_before_locking()
-        self._file = lock(store.lock_path, True, store.wait_s)
+        store.lock.take(True)
         try:
             if self._create:
                 store.create_if_missing(database.now())
@@ -5022,8 +5075,7 @@ class _Writing:
     def __exit__(self, *_: object) -> None:
         if not _KEEPS_OPEN:
             self._database.store.close()
-        unlock(self._file)
-        self._file = -1
+        self._database.store.lock.let_go()
 
 
 class PathColumns:
@@ -5178,7 +5230,9 @@ class Database:
         return self.store.path
 
     def close(self) -> None:
+        """Close the files. The database can still be used: the next operation opens them anew."""
         self.store.close()
+        self.store.lock.close()
 
     def now(self) -> int:
         return int(self._clock())
@@ -5225,11 +5279,11 @@ class Database:
         """The store caught up with the log, for reading."""
         store = self.store
         store.refuse_foreign()
-        file = lock(store.lock_path, False, store.wait_s)
+        store.lock.take(False)
         try:
             store.refresh()
         finally:
-            unlock(file)
+            store.lock.let_go()
         if store.damage is not None and store.damage is not self._told:
             self._told = store.damage
             store.notice(str(store.damage))
@@ -7034,12 +7088,13 @@ def audit_row(record: Json) -> Json:
     return row
 
 
-def _named_nodes(arguments: Json) -> Iterator[int]:
-    for name in _NODE_ARGUMENTS:
-        node = arguments.get(name)
-        if type(node) is int:
-            yield node
-    yield from arguments.get("derived_from") or ()
+def _named_nodes(arguments: Json) -> list[int]:
+    """The nodes that arguments name, in the order of _NODE_ARGUMENTS."""
+    named = [arguments[name] for name in _NODE_ARGUMENTS if name in arguments]
+    nodes = [node for node in named if type(node) is int]
+    if "derived_from" in arguments:
+        nodes += arguments["derived_from"] or ()
+    return nodes
 
 
 def _node_or_none(node: int | None) -> str | None:
