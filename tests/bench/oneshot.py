@@ -1,6 +1,6 @@
 """What a whole process costs, from start to exit, against `python -c pass`.
 
-    python tests/bench/oneshot.py [--dir FOLDER] [--runs 25] [--tail 128] [--big 1000000]
+    python tests/bench/oneshot.py [--dir FOLDER] [--runs 25] [--tail 64] [--big 1000000]
 
 Both sides run as `python -S -E`, with the interpreter's own path (no shim), their output thrown
 away, in turns. Databases of 1,000, 100,000 and 1,000,000 messages, whose logs have `--tail`
@@ -77,7 +77,7 @@ def with_tail(path: str, tail: int) -> str:
 
 
 def main() -> None:
-    options = kit.arguments(__doc__, runs=25, tail=128, big=1_000_000)
+    options = kit.arguments(__doc__, runs=25, tail=timeline.CHECKPOINT_COMMITS // 2, big=1_000_000)
     kit.machine()
     verdicts: list[tuple[str, float, float]] = []
     for count in sorted({1_000, 100_000, options.big}):

@@ -4,7 +4,7 @@
 
 At 1,000, 100,000 and 1,000,000 messages, in milliseconds, operations in turns:
     open            a new Database, its index at the log's end, caught up
-    open, tail 255  the same with 255 messages behind the checkpoint
+    open, tail 127  the same with 127 messages behind the checkpoint
     rebuild         the same without an index (fewer rounds)
     context, node,  in an open database; `cold` opens it first
     search ...      for an absent, a rare (1 in 20,000) and a frequent word; `last` looks behind
@@ -42,7 +42,7 @@ def measure(path: str, tailed: str, rounds: int) -> dict[str, list[float]]:
 
     actions: dict[str, Callable[[], float]] = {
         "open": lambda: fresh(lambda other: other.refresh()),
-        "open, tail 255": lambda: fresh(lambda other: other.refresh(), tailed),
+        "open, tail 127": lambda: fresh(lambda other: other.refresh(), tailed),
         "last 200, cold": lambda: fresh(lambda other: other.run("context", {"last": 200})),
         "last 200": run("context", last=200),
         "node n5, cold": lambda: fresh(lambda other: other.run("node", {"node": "n5"})),
@@ -84,7 +84,7 @@ def main() -> None:
         tailed = kit.copy(path, "tail")
         try:
             base = timeline.Database(tailed)
-            for number in range(255):
+            for number in range(127):
                 base.run("append", {"role": "user", "text": f"{number} " + "text " * 60})
             base.close()
             times = measure(path, tailed, options.rounds)
