@@ -6406,8 +6406,10 @@ class Importing:
 
     Each record is applied to the state in memory at once, so that questions see it, and lies in a
     buffer until `commit` writes all of them with one fsync. If the block is left by an exception,
-    or
-    in a dry run, the buffer is dropped and the state read anew from the log.
+    or in a dry run, the buffer is dropped and the state read anew from the log.
+
+    The exclusive lock is held from entering the block to leaving it: whoever reads a transcript
+    does so before. A dry run locks nothing, and so may also ask about what is stored.
     """
 
     def __init__(self, database: Database, key: str | None, dry_run: bool) -> None:
@@ -6424,6 +6426,7 @@ class Importing:
         self._ts = 0
         self._identities: dict[str, list[int]] = {}
         self._result: Json | None = None
+        self._closes = False
         self.earlier: Json | None = None  # the result a key remembers: do nothing and return it
 
     def __enter__(self) -> Importing:
@@ -6431,11 +6434,14 @@ class Importing:
             self._enter_dry()
         else:
             self._writing.__enter__()
-            try:
-                self._look_up_key()
-            except BaseException:
+        try:
+            self._look_up_key()
+        except BaseException:
+            if self._dry_run:
+                self._store.close()
+            else:
                 self._writing.__exit__()
-                raise
+            raise
         self._begin()
         return self
 
@@ -6448,7 +6454,9 @@ class Importing:
     def _enter_dry(self) -> None:
         if os.path.exists(self._store.path):
             self._database.refresh()
+            self._closes = not _KEEPS_OPEN
             return
+        self._closes = True  # the empty state is of no file
         header = new_header(self._database.now())
         self._store.header = parse_header(header, self._store.path)
         self._store._start_empty()
@@ -6464,10 +6472,11 @@ class Importing:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and not self._dry_run:
-                self.commit(self._key)
+                # Without a result there is nothing yet that the key could return.
+                self.commit(None if self._result is None else self._key)
         finally:
             try:
-                if self._dry_run or self._buffer or kind is not None:
+                if self._buffer or kind is not None or self._closes:
                     self._store.close()  # the state in memory runs ahead of the log: read it anew
             finally:
                 if not self._dry_run:
@@ -6482,7 +6491,7 @@ class Importing:
         last: Json = {"op": "noop", "for": "import"}
         if key is not None and self.earlier is None:
             last["key"] = key
-            last["result"] = self._result or {}
+            last["result"] = self._result
         elif not self._buffer:
             return
         self._record(last, more=False)
