@@ -1038,7 +1038,8 @@ def _json_codec() -> tuple[Callable[[Any], str], Callable[[str], Any], Callable[
             value, end = scan(text, 0)
         except (StopIteration, SystemError, TypeError):  # TypeError: NaN and Infinity
             return loads_slow(text)
-        return value if end == len(text) or text[end:].isspace() else loads_slow(text)
+        # Nothing else is white space of JSON, though `str` knows more of it.
+        return value if end == len(text) or not text[end:].strip(" \t\r\n") else loads_slow(text)
 
     def loads_string(literal: str) -> str:
         return str(scanstring(literal, 1, True)[0])
