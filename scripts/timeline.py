@@ -1060,6 +1060,7 @@ def encode_line(record: Json, crc: int) -> tuple[bytes, int]:
     return body + b',"crc":"%08x"}\n' % crc, crc
 
 
+_PURGED_END = b',"purged":true,"text":""'
 def line_crc(line: bytes, crc: int) -> int | None:
     """The crc of a whole `line` behind a line with `crc`; None if the line is not whole and
     right."""
@@ -1106,6 +1107,12 @@ def line_text(line: bytes) -> str:
 
 
 def new_header(created: int, generation: int = 1, previous: str | None = None) -> bytes:
+def is_purged(line: bytes) -> bool:
+    """Whether `line`, of a node, is one whose content was emptied."""
+    # `purged` is the last key before the text, and that is empty: nothing else can end so.
+    return line.endswith(_PURGED_END, 0, len(line) - _CRC_BYTES)
+
+
     """The first line of a log with a fresh log_id."""
     record: Json = {
         "timeline": "log",
@@ -5668,6 +5675,8 @@ class Database:
         if flags & HAS_INTENT:
             message["intent_tag"] = decode_head(line)["intent"]["tag"]
         if flags & KIND_SUMMARY:
+            if not message["text"] and is_purged(line):
+                message["purged"] = True
             row = store.rows[node]
             message["from"] = f"n{row[FROM]}"
             message["to"] = f"n{row[TO]}"
