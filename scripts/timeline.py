@@ -744,6 +744,15 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
     return checked
 
 
+def check_value(argument: Argument, value: object) -> Any:
+    """The checked value of one argument.
+
+    Raises:
+        InvalidArgument: a wrong type or range.
+    """
+    return _CHECKS[argument.kind](argument, value)
+
+
 def quoted(value: object) -> str:
     """`value` for an error message: a JSON literal, at most 80 characters of it."""
     try:
@@ -1051,6 +1060,7 @@ dumps, loads, _loads_string = _json_codec()
 
 _CRC_BYTES = 19  # ,"crc":"xxxxxxxx"} and the newline
 _TEXT_MARK = b',"text":'
+_PURGED_END = b',"purged":true,"text":""'
 
 
 def encode_line(record: Json, crc: int) -> tuple[bytes, int]:
@@ -1060,7 +1070,6 @@ def encode_line(record: Json, crc: int) -> tuple[bytes, int]:
     return body + b',"crc":"%08x"}\n' % crc, crc
 
 
-_PURGED_END = b',"purged":true,"text":""'
 def line_crc(line: bytes, crc: int) -> int | None:
     """The crc of a whole `line` behind a line with `crc`; None if the line is not whole and
     right."""
@@ -1098,6 +1107,12 @@ def _as_object(value: object) -> Json:
     return value
 
 
+def is_purged(line: bytes) -> bool:
+    """Whether `line`, of a node, is one whose content was emptied."""
+    # `purged` is the last key before the text, and that is empty: nothing else can end so.
+    return line.endswith(_PURGED_END, 0, len(line) - _CRC_BYTES)
+
+
 def line_text(line: bytes) -> str:
     """The text of a line that ends in its text and its crc."""
     text = line[line.rindex(_TEXT_MARK) + 9 : -20]  # without the quotes
@@ -1107,12 +1122,6 @@ def line_text(line: bytes) -> str:
 
 
 def new_header(created: int, generation: int = 1, previous: str | None = None) -> bytes:
-def is_purged(line: bytes) -> bool:
-    """Whether `line`, of a node, is one whose content was emptied."""
-    # `purged` is the last key before the text, and that is empty: nothing else can end so.
-    return line.endswith(_PURGED_END, 0, len(line) - _CRC_BYTES)
-
-
     """The first line of a log with a fresh log_id."""
     record: Json = {
         "timeline": "log",
@@ -5666,6 +5675,8 @@ class Database:
             }
             if each & (HAS_INTENT | KIND_SUMMARY):
                 self._mark_message(store, tl, spot[0], each, line, message)
+            if not message["text"] and is_purged(line):
+                message["purged"] = True
             messages.append(message)
         return messages
 
@@ -5675,8 +5686,6 @@ class Database:
         if flags & HAS_INTENT:
             message["intent_tag"] = decode_head(line)["intent"]["tag"]
         if flags & KIND_SUMMARY:
-            if not message["text"] and is_purged(line):
-                message["purged"] = True
             row = store.rows[node]
             message["from"] = f"n{row[FROM]}"
             message["to"] = f"n{row[TO]}"
