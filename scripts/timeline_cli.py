@@ -227,6 +227,11 @@ def _stray_word(operation: Operation, arguments: list[str], position: int) -> In
             f"{shown} belongs to no option: put quotes around a --{before.flag} of several words; "
             f"see `{_PROGRAM} {command} --help`"
         )
+    if any(each.positional for each in operation.arguments):  # and it has its value by now
+        return InvalidArgument(
+            f"{shown} belongs to no option: put quotes around a text of several words; "
+            f"see `{_PROGRAM} {command} --help`"
+        )
     given = {each[2:].partition("=")[0] for each in arguments if each.startswith("--")}
     fitting = [each for each in options if each.flag not in given and _fits(each, word)]
     # What has a shape of its own is the surest guess, then what may not be missing.

@@ -176,6 +176,8 @@ EXIT_CODES = [
     (["fork", "b", "--node", "n1"], 2, "did you mean --name b?"),
     (["fork", "n1", "--name", "b"], 2, "did you mean --node n1?"),
     (["budget", "500"], 2, "did you mean --max 500?"),
+    (["search", "two", "words"], 2, "put quotes around a text of several words"),
+    (["search", "two", "--branch", "main", "words"], 2, "put quotes around a --branch"),
     (["where", "now"], 2, '"now" belongs to no option of where'),
     (["context", "--last", "-1"], 2, "--last must be a whole number from 0"),
     (["context", "--last=-1"], 2, "--last must be a whole number from 0"),
