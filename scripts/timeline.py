@@ -744,6 +744,15 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
     return checked
 
 
+def check_value(argument: Argument, value: object) -> Any:
+    """The checked value of one argument.
+
+    Raises:
+        InvalidArgument: a wrong type or range.
+    """
+    return _CHECKS[argument.kind](argument, value)
+
+
 def quoted(value: object) -> str:
     """`value` for an error message: a JSON literal, at most 80 characters of it."""
     try:
@@ -1038,7 +1047,8 @@ def _json_codec() -> tuple[Callable[[Any], str], Callable[[str], Any], Callable[
             value, end = scan(text, 0)
         except (StopIteration, SystemError, TypeError):  # TypeError: NaN and Infinity
             return loads_slow(text)
-        return value if end == len(text) or text[end:].isspace() else loads_slow(text)
+        # Nothing else is white space of JSON, though `str` knows more of it.
+        return value if end == len(text) or not text[end:].strip(" \t\r\n") else loads_slow(text)
 
     def loads_string(literal: str) -> str:
         return str(scanstring(literal, 1, True)[0])
@@ -1050,6 +1060,7 @@ dumps, loads, _loads_string = _json_codec()
 
 _CRC_BYTES = 19  # ,"crc":"xxxxxxxx"} and the newline
 _TEXT_MARK = b',"text":'
+_PURGED_END = b',"purged":true,"text":""'
 
 
 def encode_line(record: Json, crc: int) -> tuple[bytes, int]:
@@ -1094,6 +1105,12 @@ def _as_object(value: object) -> Json:
     if type(value) is not dict:
         raise ValueError("a line must hold a JSON object")
     return value
+
+
+def is_purged(line: bytes) -> bool:
+    """Whether `line`, of a node, is one whose content was emptied."""
+    # `purged` is the last key before the text, and that is empty: nothing else can end so.
+    return line.endswith(_PURGED_END, 0, len(line) - _CRC_BYTES)
 
 
 def line_text(line: bytes) -> str:
@@ -5712,6 +5729,8 @@ class Database:
             }
             if each & (HAS_INTENT | KIND_SUMMARY):
                 self._mark_message(store, tl, spot[0], each, line, message)
+            if not message["text"] and is_purged(line):
+                message["purged"] = True
             messages.append(message)
         return messages
 
@@ -6460,8 +6479,10 @@ class Importing:
 
     Each record is applied to the state in memory at once, so that questions see it, and lies in a
     buffer until `commit` writes all of them with one fsync. If the block is left by an exception,
-    or
-    in a dry run, the buffer is dropped and the state read anew from the log.
+    or in a dry run, the buffer is dropped and the state read anew from the log.
+
+    The exclusive lock is held from entering the block to leaving it: whoever reads a transcript
+    does so before. A dry run locks nothing, and so may also ask about what is stored.
     """
 
     def __init__(self, database: Database, key: str | None, dry_run: bool) -> None:
@@ -6478,6 +6499,7 @@ class Importing:
         self._ts = 0
         self._identities: dict[str, list[int]] = {}
         self._result: Json | None = None
+        self._closes = False
         self.earlier: Json | None = None  # the result a key remembers: do nothing and return it
 
     def __enter__(self) -> Importing:
@@ -6485,11 +6507,14 @@ class Importing:
             self._enter_dry()
         else:
             self._writing.__enter__()
-            try:
-                self._look_up_key()
-            except BaseException:
+        try:
+            self._look_up_key()
+        except BaseException:
+            if self._dry_run:
+                self._store.close()
+            else:
                 self._writing.__exit__()
-                raise
+            raise
         self._begin()
         return self
 
@@ -6502,7 +6527,9 @@ class Importing:
     def _enter_dry(self) -> None:
         if os.path.exists(self._store.path):
             self._database.refresh()
+            self._closes = not _KEEPS_OPEN
             return
+        self._closes = True  # the empty state is of no file
         header = new_header(self._database.now())
         self._store.header = parse_header(header, self._store.path)
         self._store._start_empty()
@@ -6518,10 +6545,11 @@ class Importing:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and not self._dry_run:
-                self.commit(self._key)
+                # Without a result there is nothing yet that the key could return.
+                self.commit(None if self._result is None else self._key)
         finally:
             try:
-                if self._dry_run or self._buffer or kind is not None:
+                if self._buffer or kind is not None or self._closes:
                     self._store.close()  # the state in memory runs ahead of the log: read it anew
             finally:
                 if not self._dry_run:
@@ -6536,7 +6564,7 @@ class Importing:
         last: Json = {"op": "noop", "for": "import"}
         if key is not None and self.earlier is None:
             last["key"] = key
-            last["result"] = self._result or {}
+            last["result"] = self._result
         elif not self._buffer:
             return
         self._record(last, more=False)

@@ -158,7 +158,9 @@ def _read_usual(arguments: list[str]) -> Call:
         raise Unusual
     operation = timeline.OPERATIONS.get(arguments[position].replace("-", "_"))
     if operation is None or "_" in arguments[position]:
-        raise Unusual
+        if arguments[position] == "help" or arguments[position].startswith("-"):
+            raise Unusual
+        raise _unknown_command(arguments[position])
     call = Call(operation)
     for name, value in before:
         _take(call, name, value, {})
@@ -173,6 +175,8 @@ def _read_usual(arguments: list[str]) -> Call:
                 call.values[positional.pop(0).name] = arguments[position]
             position += 1
             continue
+        if not arguments[position].startswith("-") and not _asks_for_help(arguments):
+            raise _stray_word(operation, arguments, position)
         argument = flags.get(arguments[position][2:])
         if (
             argument is not None
@@ -191,6 +195,67 @@ def _read_usual(arguments: list[str]) -> Call:
     ):
         raise Unusual
     return call
+
+
+def _unknown_command(word: str) -> InvalidArgument:
+    from difflib import get_close_matches
+
+    names = [command_name(operation) for operation in timeline.OPERATIONS.values()]
+    near = get_close_matches(word.lower().replace("_", "-"), names, 1)
+    meant = f": did you mean {near[0]}?" if near else f": known are {', '.join(names)};"
+    return InvalidArgument(
+        f"unknown command {timeline.quoted(word)}{meant} see `{_PROGRAM} --help`"
+    )
+
+
+def _asks_for_help(arguments: list[str]) -> bool:
+    return "--help" in arguments or "-h" in arguments
+
+
+_FREE = ("text", "title", "string", "branch", "name", "key")  # kinds that take any word
+
+
+def _stray_word(operation: Operation, arguments: list[str], position: int) -> InvalidArgument:
+    """The error for a word that stands where only options can, with the option that it fits."""
+    command, word = command_name(operation), arguments[position]
+    options = [each for each in operation.arguments if not each.positional]
+    by_flag = {each.flag: each for each in options}
+    shown = timeline.quoted(word)
+    before = by_flag.get(arguments[position - 2][2:])
+    if arguments[position - 2].startswith("--") and before is not None and before.kind in _FREE:
+        return InvalidArgument(
+            f"{shown} belongs to no option: put quotes around a --{before.flag} of several words; "
+            f"see `{_PROGRAM} {command} --help`"
+        )
+    if any(each.positional for each in operation.arguments):  # and it has its value by now
+        return InvalidArgument(
+            f"{shown} belongs to no option: put quotes around a text of several words; "
+            f"see `{_PROGRAM} {command} --help`"
+        )
+    given = {each[2:].partition("=")[0] for each in arguments if each.startswith("--")}
+    fitting = [each for each in options if each.flag not in given and _fits(each, word)]
+    # What has a shape of its own is the surest guess, then what may not be missing.
+    fitting.sort(key=lambda each: (each.kind in _FREE, not each.required))
+    if not fitting:
+        return InvalidArgument(
+            f"{shown} belongs to no option of {command}: see `{_PROGRAM} {command} --help`"
+        )
+    value = word if word.isalnum() or word.replace("-", "").isalnum() else shown
+    return InvalidArgument(
+        f"{shown} belongs to no option: did you mean --{fitting[0].flag} {value}? "
+        f"see `{_PROGRAM} {command} --help`"
+    )
+
+
+def _fits(argument: Argument, word: str) -> bool:
+    """Whether `word` can be the value of an option."""
+    if argument.kind in ("flag", "intent"):
+        return False
+    try:
+        timeline.check_value(argument, option_value(argument, word))
+    except InvalidArgument:
+        return False
+    return True
 
 
 def _option(arguments: list[str], position: int) -> tuple[str, str | None, int]:
@@ -226,7 +291,7 @@ def _take(call: Call, name: str, value: str, flags: Mapping[str, Argument]) -> N
         argument = flags[name[:-5]]
         if argument.name in call.values:
             raise Unusual
-        call.values[argument.name] = decode_text(read_file(value), value)
+        call.values[argument.name] = text_of_file(value)
         return
     if name in ("intent-tag", "intent-note") and "intent" in flags:
         intent = call.values.setdefault("intent", {})
@@ -241,9 +306,7 @@ def option_value(argument: Argument, value: str) -> object:
     """What the engine takes for an option's text."""
     if argument.kind == "text":
         if value == "-":
-            if sys.stdin is None:
-                raise InvalidArgument("standard input is closed: there is no text to read")
-            return decode_text(sys.stdin.buffer.read(timeline.TEXT_BYTES_MAX + 2), "standard input")
+            return text_of_input()
         return "-" if value == "\0-" else value
     value = "-" if value == "\0-" else value
     if argument.kind in ("count", "seq", "tokens"):
@@ -269,6 +332,20 @@ def whole_number(argument: Argument, value: str) -> int:
             argument=argument.flag,
         )
     return int(value)
+
+
+def text_of_input() -> str:
+    """All of standard input."""
+    if sys.stdin is None:
+        raise InvalidArgument("standard input is closed: there is no text to read")
+    return decode_text(sys.stdin.buffer.read(timeline.TEXT_BYTES_MAX + 2), "standard input")
+
+
+def text_of_file(path: str) -> str:
+    """The text in a file; `-` is standard input."""
+    if path in ("-", "\0-"):
+        return text_of_input()
+    return decode_text(read_file(path), path)
 
 
 def read_file(path: str) -> bytes:
@@ -349,7 +426,7 @@ def _text_value(argument: Argument, value: str | None, path: str | None) -> obje
     if value is not None and path is not None:
         raise InvalidArgument(f"{flag} and {flag}-file were both given: name one of them")
     if path is not None:
-        return decode_text(read_file(path), path)
+        return text_of_file(path)
     return option_value(argument, value or "")
 
 
@@ -447,7 +524,7 @@ def _add_argument(command: Any, argument: Argument) -> None:
             f"--{argument.flag}-file",
             dest=f"{argument.name}_file",
             metavar="PATH",
-            help="read it from a file",
+            help="read it from a file; - is standard input",
         )
     else:
         choices = (
@@ -512,23 +589,55 @@ def run(call: Call) -> None:
     database = Database(path, notice=notice)
     try:
         value = answer(call, database, source)
-        if call.operation.name in _TEXT_COMMANDS:
-            for line in value or ():
-                write_out(line + "\n")
-        else:
-            print_json(value)
+        try:
+            _print_answer(call, value)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _leave_quietly()  # what waits in the buffer of stdout shall not fail again at the end
+            if not call.operation.changes or call.values.get("dry_run"):
+                raise
+            raise timeline.WriteFailed(
+                f"{command_name(call.operation)} is done and stored, but its answer could not be "
+                f"written to standard output ({error.strerror or error}): do not repeat it, the "
+                "answer is here in data",
+                errno=error.errno,
+                stored=True,
+                answer=value,
+            ) from None
     finally:
         database.close()
     if call.operation.name == "doctor" and not value.get("ok", True):
         raise SystemExit(1)
 
 
+def _print_answer(call: Call, value: Any) -> None:
+    if call.operation.name in _TEXT_COMMANDS:
+        for line in value or ():
+            write_out(line + "\n")
+    else:
+        print_json(value)
+
+
 def answer(call: Call, database: Database, source: str) -> Any:
     """The result of a call: a JSON value, or for a picture its lines."""
     own = _COMMANDS.get(call.operation.name)
-    if own is None:
-        return database.run(call.operation.name, call.values)
-    return own(database, timeline.check_arguments(call.operation, call.values), source)
+    try:
+        if own is None:
+            return database.run(call.operation.name, call.values)
+        return own(database, timeline.check_arguments(call.operation, call.values), source)
+    except InvalidArgument as error:
+        raise _in_words_of_the_command_line(call, error) from None
+
+
+def _in_words_of_the_command_line(call: Call, error: InvalidArgument) -> InvalidArgument:
+    """The error with the option in place of the argument's name that it begins with."""
+    name, space, rest = str(error).partition(" ")
+    argument = call.operation.by_name.get(name)
+    if argument is None or argument.positional or name not in call.values:
+        return error
+    data = {**error.data, "argument": argument.flag} if "argument" in error.data else error.data
+    return type(error)(f"--{argument.flag}{space}{rest}", **data)
 
 
 def _where(database: Database, checked: Json, source: str) -> Json:

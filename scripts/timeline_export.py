@@ -46,6 +46,7 @@ from timeline import (
     common_ancestor,
     decode_head,
     is_ancestor,
+    is_purged,
     line_text,
     quoted,
     unit_first,
@@ -506,13 +507,16 @@ def _node(view: View, place: int, line: bytes) -> str:
         words.append("EXCLUDED")
     if marks & ARCHIVED:
         words.append("ARCHIVED")
+    text = line_text(line)
+    if not text and is_purged(line):
+        words.append("PURGED")
     if flags & HAS_INTENT:
         words.append(_tag(line))
     if flags & KIND_REAL:
         words += _summary(view, node)
     if view.inside[place]:
         words.append(f"(in n{view.inside[place]})")
-    return f'[{" ".join(words)}] "{one_line(line_text(line))}"{_heads(view, node)}'
+    return f'[{" ".join(words)}] "{one_line(text)}"{_heads(view, node)}'
 
 
 def _tag(line: bytes) -> str:

@@ -19,6 +19,14 @@ Sections 2 to 10 are pure: a reader gets a binary stream that somebody else open
 gets the ground it stands on. Section 11 writes through the engine, section 12 opens files, for
 reading only.
 
+WHO WAITS FOR WHOM
+  The database is locked only while a file's new messages are written. Unpacking, splitting into
+  lines and decoding happen before (`Format.read`, all of a file), comparing the messages that are
+  known already happens after. So a file that holds nothing new, however large, keeps other
+  writers waiting only while its ids are looked up (in `messages`, where ids may clash, also while
+  those that are found are compared). What is kept in between is where each message stands, not
+  what it says: that is read again, message by message, as it is written.
+
 HOW A CONVERSATION BECOMES A TREE
   * A message is one node. Records that are pieces of one message become one node; records that
     only carry state become none, and what follows them hangs on the message above.
@@ -54,6 +62,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
     Known = Callable[[str], int | None]
+    Draft = Callable[[Known], "Transcript"]
 
 __all__ = ["FORMATS", "demo_transcript", "import_paths", "lay_out", "recognize"]
 
@@ -67,7 +76,8 @@ PATH_CHARS_MAX = 4_096  # a longer cwd is dropped
 USAGE_CHARS_MAX = 16_384  # as JSON; a longer vendor usage is dropped
 WARNINGS_SHOWN_MAX = 20  # of one kind in one conversation; the rest is counted
 HEAD_LINES = 1_000  # looked at to tell a format
-HEAD_BYTES = 32 << 20
+HEAD_BYTES = 32 << 20  # the line that reaches it is read to its end
+BLANK_BYTES = 4_096  # stepped over at once
 RESYNC_TRIES = 50  # places at which a torn line is searched for a whole record behind it
 DAYS_KEPT = 1_000  # whose first second is remembered
 SECONDS_MAX = 100_000_000_000  # of a time given as a number; a larger one is no time in seconds
@@ -77,6 +87,11 @@ IMAGE_SIDE_MAX = 100_000  # pixels; a larger number is damage
 CHUNK_NODES = 20_000  # one transaction at most, so that memory and the log's tail stay small
 CHUNK_CHARS = 8 << 20
 BRANCH_CHARS = 40  # of a name made from a text or a title
+# Of one line. An API takes requests of 32 MB at most, and a client may write what a tool returned
+# twice; a longer line is no message, and decoding it would take gigabytes of memory.
+LINE_BYTES_MAX = 64 << 20
+# Unpacked, of one ZIP member: more than sessions have; without a limit a small file fills the disk.
+MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
 PROGRESS_EVERY = 5_000  # nodes
 
@@ -130,6 +145,9 @@ class Lines:
 
     Only `\\n` ends a line: U+2028 and its like may stand inside strings. `accepts` tells a record
     of the format from another object; it is asked only where a whole record may follow a torn one.
+
+    Raises:
+        Unreadable: while it is read, for a line above LINE_BYTES_MAX.
     """
 
     __slots__ = ("_accepts", "_stream", "reread_bytes")
@@ -142,18 +160,23 @@ class Lines:
     def __iter__(self) -> Iterator[Found]:
         self._stream.seek(0)
         offset = 0
-        for number, raw in enumerate(iter(self._stream.readline, b""), 1):
-            for found in self._objects(raw, number, offset):
-                found.torn = found.value is None and not raw.endswith(b"\n")
-                yield found
+        number = 1
+        while raw := self._read_line(number):
+            if raw in (b"\n", b"\r\n"):
+                raw += self._read_blank()
+            else:
+                for found in self._objects(raw, number, offset):
+                    found.torn = found.value is None and not raw.endswith(b"\n")
+                    yield found
             offset += len(raw)
+            number += raw.count(b"\n")
 
     def head(self) -> Iterator[Json]:
         """The objects of the first lines, as many as it takes to tell a format."""
         self._stream.seek(0)
         left = HEAD_BYTES
-        for number in range(HEAD_LINES):
-            raw = self._stream.readline(left)
+        for number in range(1, HEAD_LINES + 1):
+            raw = self._read_line(number)
             left -= len(raw)
             yield from (f.value for f in self._objects(raw, number, 0) if f.value is not None)
             if not raw or left <= 0:
@@ -167,13 +190,33 @@ class Lines:
         """
         place = self._stream.tell()  # an iteration may be under way
         self._stream.seek(offset)
-        raw = self._stream.readline()
+        raw = self._stream.readline(LINE_BYTES_MAX)
         self._stream.seek(place)
         self.reread_bytes += len(raw)
         for found in self._objects(raw, 0, offset):
             if found.index == index and found.value is not None:
                 return found.value
         raise rewritten(offset)
+
+    def _read_line(self, number: int) -> bytes:
+        raw = self._stream.readline(LINE_BYTES_MAX + 1)
+        if len(raw) > LINE_BYTES_MAX:
+            raise Unreadable(
+                f"line {number} has {len(raw)} bytes or more, above the limit of {LINE_BYTES_MAX}: "
+                "split or remove it and import again",
+                line=number,
+                max_bytes=LINE_BYTES_MAX,
+            )
+        return raw
+
+    def _read_blank(self) -> bytes:
+        """Blank lines that come next, many at once: a small ZIP may hold a hundred million."""
+        place = self._stream.tell()
+        raw = self._stream.read(BLANK_BYTES)
+        blank = raw[: len(raw) - len(raw.lstrip(b"\r\n"))]
+        blank = blank[: blank.rfind(b"\n") + 1]
+        self._stream.seek(place + len(blank))
+        return blank
 
     def _objects(self, raw: bytes, number: int, offset: int) -> Iterator[Found]:
         text, odd = decode_line(raw)
@@ -203,6 +246,10 @@ class Lines:
             if value is not None and self._accepts(value) and _after_space(text, end) == len(text):
                 return place
         return len(text)
+
+
+class Unreadable(timeline.InvalidArgument):
+    """A transcript that is above a limit; nothing of it is read in."""
 
 
 def rewritten(offset: int) -> timeline.Refused:
@@ -1213,12 +1260,12 @@ def _path_in(record: Json) -> str | None:
     return cwd if isinstance(cwd, str) and 0 < len(cwd) <= PATH_CHARS_MAX else None
 
 
-def read_claude_code(stream: BinaryIO, known: Known) -> Iterator[Transcript]:
+def read_claude_code(stream: BinaryIO) -> list[Draft]:
     """The one session of a file. Records of subagents are only counted."""
     file = _ClaudeFile(Lines(stream, is_claude_record))
     for found in file.lines:
         file.take(found)
-    yield file.finish(known)
+    return [file.finish]
 
 
 def claude_family(record: Json) -> tuple[str, str | None] | None:
@@ -1320,8 +1367,8 @@ class _MessagesFile:
         self.out.entries.append(entry)
         self.wanted.append(wanted)
 
-    def finish(self) -> Transcript:
-        """The transcript, its parents looked up."""
+    def finish(self, known: Known) -> Transcript:
+        """The transcript, its parents looked up. Pieces are whole messages: `known` has no say."""
         entries = self.out.entries
         for index, wanted in enumerate(self.wanted):
             entry = entries[index]
@@ -1357,12 +1404,12 @@ def _tokens_of(record: Json) -> int | None:
     return tokens if type(tokens) is int and 0 <= tokens <= timeline.TOKENS_MAX else None
 
 
-def read_messages(stream: BinaryIO, known: Known) -> Iterator[Transcript]:
+def read_messages(stream: BinaryIO) -> list[Draft]:
     """The one conversation of a file of the simple form."""
     file = _MessagesFile(Lines(stream, is_message_record))
     for found in file.lines:
         file.take(found)
-    yield file.finish()
+    return [file.finish]
 
 
 # ================================================================================================
@@ -1372,7 +1419,11 @@ def read_messages(stream: BinaryIO, known: Known) -> Iterator[Transcript]:
 
 class Format:
     """One reader. `accepts` tells its records from those of others, by content alone; `family`
-    says of a record which session it is of, and of which that is a fork (None: nothing does)."""
+    says of a record which session it is of, and of which that is a fork (None: nothing does).
+
+    `read` takes in all lines and asks no database. It returns a draft of each conversation, which
+    makes the transcript, once, from `known`: the node that carries a native id already.
+    """
 
     __slots__ = ("accepts", "family", "name", "read")
 
@@ -1380,7 +1431,7 @@ class Format:
         self,
         name: str,
         accepts: Callable[[Json], bool],
-        read: Callable[[BinaryIO, Known], Iterator[Transcript]],
+        read: Callable[[BinaryIO], list[Draft]],
         family: Callable[[Json], tuple[str, str | None] | None] | None = None,
     ) -> None:
         self.name = name
@@ -2292,8 +2343,9 @@ class _Landing:
 
     # -- result ------------------------------------------------------------------------------------
 
-    def row(self) -> Json:
-        """What became of each record of the transcript."""
+    def row(self, tx: Importing) -> Json:
+        """What became of each record of the transcript. `tx` only answers questions: comparing
+        what is known with what is stored takes as long as the file is large."""
         transcript, counts = self.transcript, self.transcript.counts
         added = folded = known = changed = 0
         for entry in transcript.entries:
@@ -2301,7 +2353,7 @@ class _Landing:
             if entry.node is None and not entry.away:
                 added += 1
                 folded += pieces - 1
-            elif entry.node is not None and self._is_changed(entry, entry.node):
+            elif entry.node is not None and self._is_changed(tx, entry, entry.node):
                 changed += 1
                 known += pieces - 1
             else:
@@ -2333,9 +2385,9 @@ class _Landing:
         imagined = self.settings.dry_run and (self.tl or 0) >= self.settings.timelines
         return None if self.tl is None or imagined else f"tl{self.tl}"
 
-    def _is_changed(self, entry: Entry, node: int) -> bool:
+    def _is_changed(self, tx: Importing, entry: Entry, node: int) -> bool:
         """Whether the file now says something else than the stored message, which stays."""
-        stored = self.tx.record(node)
+        stored = tx.record(node)
         text = self.transcript.read(entry).text
         if stored.get("purged") or _is_same_text(stored["text"], text):
             return False
@@ -2355,14 +2407,14 @@ def shown(path: str) -> str:
 
 def _bring_in(
     db: Database, tx: Importing, transcript: Transcript, path: str, settings: _Settings
-) -> Json:  # fmt: skip
-    """Write what `transcript` adds to the database and return its row of the result."""
+) -> _Landing:  # fmt: skip
+    """Write what `transcript` adds to the database. The result can say what became of it."""
     session = f"{transcript.format}\0{transcript.session or shown(os.path.realpath(path))}"
     home = _find_home(tx, transcript, session, settings.into) if transcript.entries else None
     _look_up(tx, transcript, home)
     landing = _Landing(db, tx, transcript, home, session, settings)
     landing.write(path)
-    return landing.row()
+    return landing
 
 
 # ================================================================================================
@@ -2386,14 +2438,46 @@ class _Item:
         self.trouble = trouble  # why it cannot be read, known before it is tried
 
     def open(self) -> Any:
-        """The content as a binary stream that can seek. Raises OSError and what zipfile raises."""
+        """The content as a binary stream that can seek.
+
+        Raises:
+            Unreadable: a member is above MEMBER_BYTES_MAX, or damaged, or locked.
+            OSError: the file cannot be read.
+        """
         if self.member is None:
             return open(self.file, "rb")
+        import zipfile
+        import zlib
+
+        try:
+            return self._unpacked(self.member)
+        except (
+            zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError,
+        ) as error:  # fmt: skip
+            raise Unreadable(f"damaged or locked ZIP member: {error!s:.200}") from None
+
+    def _unpacked(self, member: str) -> Any:
         import shutil
         import tempfile
         import zipfile
 
-        with zipfile.ZipFile(self.file) as archive, archive.open(self.member) as packed:
+        with zipfile.ZipFile(self.file) as archive, archive.open(member) as packed:
+            told = archive.getinfo(member)
+            # zipfile unpacks all others without a bound: 100 bytes of bzip2 may be 100 MB.
+            if told.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise Unreadable(
+                    f"packed with ZIP method {told.compress_type}, and only 0 (stored) and 8 "
+                    "(deflate) are read: unpack it and import the file itself",
+                    method=told.compress_type,
+                )
+            # A bound, whatever is packed: zipfile never returns more than the header tells.
+            size = told.file_size
+            if size > MEMBER_BYTES_MAX:
+                raise Unreadable(
+                    f"{size} bytes when unpacked, above the limit of {MEMBER_BYTES_MAX} for a ZIP "
+                    "member: unpack it and import the file itself",
+                    max_bytes=MEMBER_BYTES_MAX,
+                )
             stream = tempfile.SpooledTemporaryFile(MEMBER_BYTES_IN_MEMORY)  # noqa: SIM115
             try:
                 shutil.copyfileobj(packed, stream, 1 << 20)
@@ -2462,9 +2546,6 @@ def _members(file: str, named: bool) -> list[_Item]:
 
 def _why_not(item: _Item, forced: Format | None) -> str:
     """Find the format of `item`; "" if it was found, else why it was not."""
-    import zipfile
-    import zlib
-
     if item.trouble:
         return item.trouble
     try:
@@ -2475,8 +2556,8 @@ def _why_not(item: _Item, forced: Format | None) -> str:
                 families = map(item.format.family, head)
                 item.family = next((each for each in families if each is not None), None)
             return why
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        return f"damaged or locked ZIP member: {error!s:.200}"
+    except Unreadable as error:
+        return str(error)
     except OSError as error:
         if item.named:
             raise
@@ -2534,8 +2615,10 @@ def _survey(paths: Sequence[str], format: str) -> tuple[list[_Item], list[Json]]
                 f"{item.path} is no transcript that can be read: {why}", unrecognized=unrecognized
             )
     if not items:
+        first = f" ({unrecognized[0]['path']}: {unrecognized[0]['why']})" if unrecognized else ""
         raise timeline.InvalidArgument(
-            f"no transcript found in {', '.join(map(shown, paths))}", unrecognized=unrecognized
+            f"no transcript found in {', '.join(map(shown, paths))}{first}",
+            unrecognized=unrecognized,
         )
     return _in_order(items), unrecognized
 
@@ -2554,37 +2637,51 @@ def import_paths(
     """Bring transcripts into `db`: {"timelines": [one row each], "unrecognized": [...]}.
 
     Files, folders (all files below, sorted) and ZIPs. One file is one transaction, a huge one
-    several; with a `key`, or dry, all files are one. `branches` and `summaries` of a row count
-    what this import made. Reading the same again adds and writes nothing.
+    several; a `key` remembers the result once all are in. `branches` and `summaries` of a row
+    count what this import made. Reading the same again adds and writes nothing.
 
     Raises:
-        InvalidArgument: nothing in a format that is known; a named file of none; unknown `format`.
+        InvalidArgument: nothing in a format that is known; a named file of none, or above a limit;
+            unknown `format`.
         NotFound: no such path, or no timeline `into`.
         Refused: the conversation is in another timeline than `into`.
         OSError: a named file cannot be read.
     """
     settings = _Settings(into, dry_run, attachments, progress)
-    if key is None and not dry_run:
-        return _import_one_by_one(db, paths, format, settings)
-    with db.importing(key, dry_run) as tx:
+    if dry_run:
+        return _try_out(db, paths, format, settings)
+    if key is not None:
         # A key that is known comes before everything: the files may be gone by now.
-        if tx.earlier is not None:
-            return tx.earlier
-        settings.timelines = len(tx.timelines())
-        batch = _Batch(*_survey(paths, format))
-        while batch.queue:
-            batch.read_next(db, tx, settings)
-        tx.remember(batch.result)
+        with db.importing(key, dry_run=True) as tx:
+            if tx.earlier is not None:
+                return tx.earlier
+    batch = _Batch(*_survey(paths, format))
+    while batch.queue:
+        with batch.open_next() as file:
+            with db.importing(key) as tx:
+                if tx.earlier is not None:  # the same request, carried out meanwhile
+                    return tx.earlier
+                file.bring_in(db, tx, settings)
+            if file.landings:
+                with db.importing(dry_run=True) as questions:
+                    batch.take_rows(file, questions)
+    if key is not None:
+        with db.importing(key) as tx:
+            if tx.earlier is not None:
+                return tx.earlier
+            tx.remember(batch.result)
     return batch.result
 
 
-def _import_one_by_one(
-    db: Database, paths: Sequence[str], format: str, settings: _Settings
-) -> Json:
-    batch = _Batch(*_survey(paths, format))
-    while batch.queue:
-        with db.importing() as tx:
-            batch.read_next(db, tx, settings)
+def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Settings) -> Json:
+    """What an import would do: nothing is locked, and later files see what earlier ones add."""
+    with db.importing(dry_run=True) as tx:
+        settings.timelines = len(tx.timelines())
+        batch = _Batch(*_survey(paths, format))
+        while batch.queue:
+            with batch.open_next() as file:
+                file.bring_in(db, tx, settings)
+                batch.take_rows(file, tx)
     return batch.result
 
 
@@ -2597,49 +2694,83 @@ class _Batch:
         self.queue = items[::-1]
         self.result: Json = {"timelines": [], "unrecognized": unrecognized}
 
-    def read_next(self, db: Database, tx: Importing, settings: _Settings) -> None:
-        """Bring in one file; one that goes on from a file not read yet goes to the end, once."""
+    def open_next(self) -> _File:
+        """Read the lines of the next file; of one that cannot be read, there are no drafts."""
         item = self.queue.pop()
         try:
-            stream = item.open()
+            return _File(self, item)
         except OSError as error:
             if item.named:
                 raise
-            self._leave_out(item, _system_words(error))
-            return
-        with stream:
-            rows = _read(db, tx, item, stream, settings, bool(self.queue) and not item.waited)
-        if rows is None:
-            item.waited = True
-            self.queue.insert(0, item)
-            return
-        for row in rows:
+            self.leave_out(item, _system_words(error))
+        except Unreadable as error:
+            if item.named:
+                raise type(error)(f"{item.path}: {error}", **error.data) from None
+            self.leave_out(item, str(error))
+        return _File(self, None)
+
+    def take_rows(self, file: _File, tx: Importing) -> None:
+        """Add what became of a file's records to the result."""
+        for landing in file.landings:
+            row = landing.row(tx)
             if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
-                self._leave_out(item, "only records of a subagent, which belong to a session")
+                assert file.item is not None
+                self.leave_out(file.item, "only records of a subagent, which belong to a session")
             else:
                 self.result["timelines"].append(row)
 
-    def _leave_out(self, item: _Item, why: str) -> None:
+    def leave_out(self, item: _Item, why: str) -> None:
         self.result["unrecognized"].append({"path": item.path, "why": why})
 
 
-def _read(
-    db: Database, tx: Importing, item: _Item, stream: BinaryIO, settings: _Settings, may_wait: bool
-) -> list[Json] | None:
-    """Bring in the conversations of one file; None if it goes on from another one not read yet."""
-    format = item.format
-    assert format is not None
+class _File:
+    """One file, its lines read: `drafts` until `bring_in` turns them into `landings`. Content is
+    read again from its stream, so it stays open until the `with` block is left."""
 
-    def known(native: str) -> int | None:
-        found = tx.find(f"{format.name}\0{native}")
-        return found[0] if found else None
+    __slots__ = ("_batch", "_stream", "drafts", "item", "landings")
 
-    rows = []
-    for transcript in format.read(stream, known):
-        if may_wait and _goes_on_elsewhere(tx, transcript):
-            return None
-        rows.append(_bring_in(db, tx, transcript, item.path, settings))
-    return rows
+    def __init__(self, batch: _Batch, item: _Item | None) -> None:
+        self._batch = batch
+        self.item = item
+        self.drafts: list[Draft] = []
+        self.landings: list[_Landing] = []
+        self._stream: BinaryIO | None = None
+        if item is None:
+            return
+        assert item.format is not None
+        self._stream = item.open()
+        try:
+            self.drafts = item.format.read(self._stream)
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def bring_in(self, db: Database, tx: Importing, settings: _Settings) -> None:
+        """Write what the file adds. One that goes on from a file not read yet goes to the end of
+        the queue, once."""
+        item, queue = self.item, self._batch.queue
+        if item is None or item.format is None:
+            return
+        format = item.format.name
+
+        def known(native: str) -> int | None:
+            found = tx.find(f"{format}\0{native}")
+            return found[0] if found else None
+
+        for draft in self.drafts:
+            transcript = draft(known)
+            if queue and not item.waited and _goes_on_elsewhere(tx, transcript):
+                item.waited = True
+                queue.insert(0, item)
+                return
+            self.landings.append(_bring_in(db, tx, transcript, item.path, settings))
 
 
 def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:

@@ -161,6 +161,31 @@ EXIT_CODES = [
     (["search", ""], 2, "empty"),
     (["search", "(", "--regex"], 2, "regular expression"),
     (["frobnicate"], 2, "frobnicate"),
+    (["swich", "--name", "main"], 2, 'unknown command "swich": did you mean switch?'),
+    (["drop_branch", "--name", "x"], 2, "did you mean drop-branch?"),
+    (["frobnicate"], 2, "known are create, append, "),
+    (["switch", "plan-b"], 2, '"plan-b" belongs to no option: did you mean --name plan-b?'),
+    (["pin", "n1"], 2, "did you mean --node n1?"),
+    (["context", "n1"], 2, "did you mean --node n1?"),
+    (["context", "main"], 2, "did you mean --branch main?"),
+    (["context", "--node", "n1", "5"], 2, "did you mean --last 5?"),
+    (["context", "tl1"], 2, "did you mean --timeline tl1?"),
+    (["append", "user", "--text", "x"], 2, "did you mean --role user?"),
+    (["append", "hello there", "--role", "user"], 2, 'did you mean --text "hello there"?'),
+    (["append", "--role", "user", "--text", "hello", "there"], 2, "put quotes around a --text"),
+    (["fork", "b", "--node", "n1"], 2, "did you mean --name b?"),
+    (["fork", "n1", "--name", "b"], 2, "did you mean --node n1?"),
+    (["budget", "500"], 2, "did you mean --max 500?"),
+    (["search", "two", "words"], 2, "put quotes around a text of several words"),
+    (["search", "two", "--branch", "main", "words"], 2, "put quotes around a --branch"),
+    (["where", "now"], 2, '"now" belongs to no option of where'),
+    (["context", "--last", "-1"], 2, "--last must be a whole number from 0"),
+    (["context", "--last=-1"], 2, "--last must be a whole number from 0"),
+    (["budget", "--max=-1"], 2, "--max must be a whole number from 0"),
+    (["context", "--timeline", "1"], 2, "--timeline must be a timeline id"),
+    (["fork", "--node", "n1", "--name", ""], 2, "--name is empty"),
+    (["compact", "--purge", "1"], 2, "--purge must be"),
+    (["import", "x", "--into", "1"], 2, "--into must be"),
     (["append", "--role", "user", "--text", "a", "--text", "b", "--nonsense"], 2, "nonsense"),
     (["switch", "--name", "main", "extra"], 2, "extra"),
 ]
@@ -230,6 +255,9 @@ def test_the_dash_and_files_give_texts(tl: Program) -> None:
     tl("append", "--role", "user", "--text-file", str(path))
     tl("append", "--role", "user", "--text=-")
     tl("append", "--role", "user", "--text", "-", stdin=b"piped\n")
+    for words in (["--text-file", "-"], ["--text-file=-"]):
+        tl("append", "--role", "user", *words, stdin=b"a file")
+    assert [tl("node", "--node", each).value["text"] for each in ("n4", "n5")] == ["a file"] * 2
     tl("summarize", "--from", "n1", "--to", "n2", "--summary", "-", stdin=b"short")
     tl(
         "summarize",
@@ -240,9 +268,9 @@ def test_the_dash_and_files_give_texts(tl: Program) -> None:
         "--summary-file",
         str(path),
         "--derived-from",
-        "n1,n4",
+        "n1,n6",
     )
-    texts = [tl("node", "--node", f"n{number}").value["text"] for number in (1, 2, 3, 4, 5)]
+    texts = [tl("node", "--node", f"n{number}").value["text"] for number in (1, 2, 3, 6, 7)]
     assert texts == [
         "\ufeffvon\r\nder Platte\n",
         "-",
@@ -250,7 +278,7 @@ def test_the_dash_and_files_give_texts(tl: Program) -> None:
         "short",
         "\ufeffvon\r\nder Platte\n",
     ]
-    assert tl("node", "--node", "n5").value["summary"]["derived_from"] == ["n1", "n4"]
+    assert tl("node", "--node", "n7").value["summary"]["derived_from"] == ["n1", "n6"]
 
 
 def test_help_shows_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,6 +293,43 @@ def test_help_shows_every_command_with_an_example(capsys: pytest.CaptureFixture[
         for argument in operation.arguments:
             if argument.kind != "intent" and not argument.positional:
                 assert f"--{argument.flag}" in shown
+
+
+def test_help_beside_a_stray_word_is_still_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert timeline_cli.main(["switch", "plan-b", "--help"]) == 0
+    assert "example" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("script", ["tl.py", "timeline_cli.py"])
+def test_an_answer_that_cannot_be_written_says_whether_it_is_stored(
+    tl: Program, script: str
+) -> None:
+    tl("create")
+
+    def to_full_disk(*arguments: str) -> tuple[int, str]:
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [sys.executable, str(SCRIPTS / script), *arguments, "--db", str(tl.db)],
+                stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, check=False,
+            )  # fmt: skip
+        return done.returncode, done.stderr.decode()
+
+    code, shown = to_full_disk("append", "--role", "user", "--text", "x")
+    failure = json.loads(shown)
+    assert code == 5
+    assert "stored, but its answer could not be written" in failure["error"]
+    assert failure["data"]["stored"] is True
+    assert failure["data"]["answer"] == {"node": "n1"}
+    before = tl.db.read_bytes()
+    for words in (["context"], ["tree"], ["budget", "--max", "9", "--dry-run"]):
+        code, shown = to_full_disk(*words)
+        assert code == 5
+        assert "stored" not in shown
+        assert "No space left" in json.loads(shown)["error"]
+    code, shown = to_full_disk("append", "--role", "user", "--text", "x", "--branch", "no")
+    assert (code, json.loads(shown)["error"]) == (1, 'unknown branch "no"')
+    assert tl.db.read_bytes() == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes end differently there")

@@ -627,7 +627,7 @@ def test_texts_purged_while_lines_are_taken_are_not_looked_for(story: Story) -> 
     story.run("compact", {"purge": ["n1"], "yes": True})
     with pytest.raises(timeline.Busy, match="was replaced while it was read: try again"):
         list(lines)
-    assert story.lines()[0] == '[n1 user] ""'
+    assert story.lines()[0] == '[n1 user PURGED] ""'
 
 
 def test_a_picture_goes_on_after_its_database_closed_its_files(story: Story) -> None:
