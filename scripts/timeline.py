@@ -230,7 +230,10 @@ def _unknown_branch(name: str) -> NotFound:
 
 
 class Argument:
-    """One argument: `kind` says how it is checked and what the checked value is (see `_CHECKS`)."""
+    """One argument: `kind` says how it is checked and what the checked value is (see `_CHECKS`).
+
+    `flag` "-": only tools have it; the command line has a command of its own for it.
+    """
 
     __slots__ = ("choices", "default", "flag", "help", "kind", "name", "positional", "required")
 
@@ -257,9 +260,11 @@ class Argument:
 
 
 class Operation:
-    """One operation. `changes`: it may write and takes an idempotency key. `tool`: its MCP name.
+    """One operation. `changes`: it may write and takes an idempotency key.
 
     `scope` is "timeline" (it works in one), "database" or "none" (it names its database itself).
+    `tool` is its MCP name and `group` the set of tools it belongs to; `repeatable`: doing it twice
+    is like doing it once; `key_shown`: tools show the key among its arguments.
     """
 
     __slots__ = (
@@ -268,8 +273,11 @@ class Operation:
         "changes",
         "defaults",
         "example",
+        "group",
         "help",
+        "key_shown",
         "name",
+        "repeatable",
         "required",
         "result",
         "scope",
@@ -286,6 +294,9 @@ class Operation:
         *,
         changes: bool = False,
         tool: str | None = None,
+        group: str = "core",
+        repeatable: bool = True,
+        key_shown: bool = False,
         scope: str = "timeline",
         timeline: Argument | None = None,
     ) -> None:
@@ -295,9 +306,12 @@ class Operation:
         self.example = example
         self.changes = changes
         self.tool = tool
+        self.group = group
+        self.repeatable = repeatable
+        self.key_shown = key_shown
         self.scope = scope
         if scope == "timeline":
-            arguments = (*arguments, timeline or _TIMELINE)
+            arguments = (*arguments, timeline or TIMELINE)
         if changes:
             arguments = (*arguments, _KEY)
         self.arguments = arguments
@@ -308,7 +322,7 @@ class Operation:
         }
 
 
-_TIMELINE = Argument(
+TIMELINE = Argument(
     "timeline_id",
     "timeline",
     "timeline, as tl1 (default: that of a node named, else the oldest, tl0)",
@@ -323,20 +337,22 @@ _KEY = Argument(
     "the same key within 7 days returns the first result, whatever else is asked",
 )
 _TARGET = (
-    Argument(
-        "node", "node", "the path ends at this node (default: the head of the current branch)"
-    ),
-    Argument("branch", "branch", "the path ends at this branch's head"),
+    Argument("node", "node", "the path ends here (default: the current head)"),
+    Argument("branch", "branch", "the path ends at its head"),
 )
-_INTENT = Argument("intent", "intent", "why the message matters: a short tag and an optional note")
-_SCOPE = Argument(
-    "scope", "choice", "own: look only at nodes that no other branch's path holds", choices=("own",)
-)
+_INTENT = Argument("intent", "intent", "why it matters")
+_SCOPE = Argument("scope", "choice", "own: only nodes that no other branch holds", choices=("own",))
 
 
 def _tokens_argument() -> Argument:
-    return Argument(
-        "tokens", "tokens", "size in tokens (default: the timeline's estimator over the text)"
+    return Argument("tokens", "tokens", "size (default: estimated)")
+
+
+def _page_arguments(kind: str, limit: int | None = None) -> tuple[Argument, Argument]:
+    what = {"branch": "name", "node": "node", "timeline": "timeline_id"}[kind]
+    return (
+        Argument("limit", "count", "at most this many", default=limit),
+        Argument("after", kind, f"go on behind this {what}"),
     )
 
 
@@ -349,7 +365,7 @@ _OPERATION_LIST = (
             Argument(
                 "estimator",
                 "choice",
-                "how tokens are counted: scalar4 (characters / 4) or wide (CJK counts 1)",
+                "scalar4: a token is 4 characters; wide: CJK counts 1",
                 default="scalar4",
                 choices=ESTIMATORS,
             ),
@@ -358,50 +374,44 @@ _OPERATION_LIST = (
         'tl create --title "CSV export"',
         changes=True,
         tool="timeline_create",
+        repeatable=False,
+        key_shown=True,
         scope="database",
     ),
     Operation(
         "append",
-        "Add a message behind the head of the current branch, or of --branch, and move that head "
-        "to it.",
+        "Add a message behind the head of the current branch, or of another, and move that head.",
         (
             Argument("role", "choice", "who speaks", required=True, choices=ROLES),
-            Argument(
-                "text",
-                "text",
-                "the message; at most 1 MiB of UTF-8, kept byte for byte",
-                required=True,
-            ),
+            Argument("text", "text", "at most 1 MiB of UTF-8", required=True),
             _tokens_argument(),
             _INTENT,
-            Argument("branch", "branch", "write to this branch without switching to it"),
-            Argument("expect_head", "node", "write only if this node is still the branch's head"),
+            Argument("branch", "branch", "write to it without switching to it"),
+            Argument("expect_head", "node", "write only if this is still the head"),
         ),
         '{"node":"n1"}',
         'tl append --role user --text "Only local data, please"',
         changes=True,
         tool="timeline_append",
+        repeatable=False,
+        key_shown=True,
     ),
     Operation(
         "fork",
-        "Start a branch at a node; any node of the tree will do. Does not switch to it.",
+        "Start a branch at any node of the tree. Does not switch to it.",
         (
-            Argument(
-                "node",
-                "node",
-                "the last message both lines share (n0: before everything)",
-                required=True,
-            ),
+            Argument("node", "node", "the last message both lines share", required=True),
             Argument("name", "name", "name of the new branch", required=True),
         ),
         '{"branch":"plan-b","head":"n1"}',
         "tl fork --node n1 --name plan-b",
         changes=True,
         tool="timeline_fork",
+        repeatable=False,
     ),
     Operation(
         "switch",
-        "Make another branch the current one.",
+        "Make another branch the current one, which append, context and budget go by.",
         (Argument("name", "branch", "the branch", required=True),),
         '{"current_branch":"plan-b"}',
         "tl switch --name plan-b",
@@ -410,8 +420,7 @@ _OPERATION_LIST = (
     ),
     Operation(
         "drop_branch",
-        "Forget a branch's name. Its nodes stay readable by id. The current branch cannot be "
-        "dropped.",
+        "Forget a branch's name; its nodes stay readable by id. Not the current branch.",
         (Argument("name", "branch", "the branch", required=True),),
         '{"dropped":"plan-b"}',
         "tl drop-branch --name plan-b",
@@ -420,11 +429,11 @@ _OPERATION_LIST = (
     ),
     Operation(
         "context",
-        "Read the messages of a path, oldest first, excluded ones left out.",
+        "Read the messages from the root to a node or head, oldest first, excluded ones left out.",
         (
             *_TARGET,
             Argument("last", "count", "only the last K messages"),
-            Argument("before", "node", "the path ends at the parent of this node"),
+            Argument("before", "node", "the path ends above it"),
         ),
         '[{"node":"n1","role":"user","text":"...","tokens":8}]',
         "tl context --last 20",
@@ -432,27 +441,22 @@ _OPERATION_LIST = (
     ),
     Operation(
         "budget",
-        "Pick what a model should see of a path so that it costs at most --max tokens; summaries "
-        "and "
+        "Pick what a model should see of a path within a number of tokens. Summaries and "
         "placeholders stand for what is left out.",
         (
             *_TARGET,
             Argument(
-                "max_tokens",
-                "tokens",
-                "the answer never costs more than this",
-                flag="max",
-                required=True,
+                "max_tokens", "tokens", "the answer never costs more", flag="max", required=True
             ),
             Argument(
                 "order",
                 "choice",
-                "turns: messages and summaries take turns; tiers: summaries first",
+                "tiers: summaries before messages",
                 default="turns",
                 choices=("turns", "tiers"),
             ),
-            Argument("explain", "flag", "say for each stretch why it is in or out"),
-            Argument("dry_run", "flag", "write nothing: new placeholders have no id"),
+            Argument("explain", "flag", "say what is left out, why"),
+            Argument("dry_run", "flag", "write no placeholders"),
         ),
         '{"messages":[...],"total_tokens":65,"summaries_created":["n5"]}',
         "tl budget --max 4000",
@@ -461,7 +465,7 @@ _OPERATION_LIST = (
     ),
     Operation(
         "pin",
-        "Keep a message word for word in every budget.",
+        "Keep a message, such as a goal or a constraint, word for word in every budget.",
         (Argument("node", "node", "the message", required=True),),
         '{"pinned":"n1"}',
         "tl pin --node n1",
@@ -480,11 +484,15 @@ _OPERATION_LIST = (
     Operation(
         "exclude",
         "Leave a message, with the tool results that belong to it, out of context and budget.",
-        (Argument("node", "node", "the message", required=True),),
+        (
+            Argument("node", "node", "the message", required=True),
+            Argument("include", "flag", "undo it", flag="-"),
+        ),
         '{"excluded":["n1"]}',
         "tl exclude --node n1",
         changes=True,
         tool="timeline_exclude",
+        group="more",
     ),
     Operation(
         "include",
@@ -496,39 +504,27 @@ _OPERATION_LIST = (
     ),
     Operation(
         "summarize",
-        "Write a summary beside the originals it stands for; fork from it to go on with the "
-        "summary "
-        "in their place. It speaks only where the whole interval lies on the path.",
+        "Write a summary of an interval beside its originals. It speaks where the whole interval "
+        "is on the path; fork from it to go on with it in their place.",
         (
             Argument("from", "node", "first node of the interval", required=True),
             Argument("to", "node", "last node of the interval", required=True),
             Argument("summary", "text", "the summary", required=True),
             _tokens_argument(),
-            Argument(
-                "derived_from",
-                "nodes",
-                "other nodes it rests on; it turns stale when one of these is superseded",
-            ),
-            Argument(
-                "supersede",
-                "node",
-                "the newest summary of the same interval, which this one replaces",
-            ),
+            Argument("derived_from", "nodes", "what else it rests on"),
+            Argument("supersede", "node", "the newest summary of this interval, to be replaced"),
             _INTENT,
         ),
         '{"node":"n4"}',
         'tl summarize --from n1 --to n2 --summary "Agreed: UTF-8 with BOM"',
         changes=True,
         tool="timeline_summarize",
+        key_shown=True,
     ),
     Operation(
         "branches",
-        "List the branches, oldest first.",
-        (
-            Argument(
-                "all", "flag", "archived and dropped ones too, with their status and last head"
-            ),
-        ),
+        "List the branches, oldest first, with head, size and where each began.",
+        (Argument("all", "flag", "archived and dropped ones too"), *_page_arguments("branch")),
         '[{"name":"main","head":"n2","current":true,"parent":null,"fork_node":null,"created_at":1767225600,"messages":2,"tokens":16}]',
         "tl branches --all",
         tool="timeline_branches",
@@ -538,7 +534,9 @@ _OPERATION_LIST = (
         "Read one node in full: links, text, tokens, marks, summaries over it.",
         (
             Argument("node", "node", "the node", required=True),
-            Argument("blocks", "flag", "with the exact blocks of an imported message"),
+            Argument("blocks", "flag", "with the blocks of an imported message"),
+            Argument("offset", "count", "text from this character on"),
+            Argument("chars", "count", "at most this much of the text"),
         ),
         '{"node":"n1","parent":"n0","children":["n2"],"role":"user","text":"...","tokens":8,...}',
         "tl node --node n1",
@@ -568,47 +566,54 @@ _OPERATION_LIST = (
         (
             Argument("node", "node", "the node"),
             Argument("name", "branch", "the archived branch"),
-            Argument("as_name", "name", "give the branch another name, if its own is taken"),
+            Argument("as_name", "name", "a new name, if its own is taken"),
         ),
         '{"thawed":["n2","n5"]}',
         "tl thaw --name plan-b",
         changes=True,
         tool="timeline_thaw",
+        group="more",
     ),
     Operation(
         "list",
-        "List the timelines, last changed first.",
+        "List the timelines (conversations), last changed first, with current branch and head.",
         (
-            Argument("project", "string", "only conversations recorded in this folder or below it"),
-            Argument("limit", "count", "at most this many"),
+            Argument("project", "string", "only those recorded in this folder"),
+            *_page_arguments("timeline"),
         ),
         '[{"timeline_id":"tl0","title":null,"branches":1,"current_branch":"main","head":"n2","messages":2,"tokens":16,"project":null,"created_at":1767225600,"updated_at":1767225602}]',
         "tl list --limit 10",
         tool="timeline_list",
+        group="more",
         scope="database",
     ),
     Operation(
         "summaries",
-        "List the summaries that concern a branch, with their status.",
-        (Argument("branch", "branch", "the branch (default: the current one)"),),
+        "List the summaries that concern a branch, with interval and status.",
+        (
+            Argument("branch", "branch", "the branch (default: the current one)"),
+            *_page_arguments("node"),
+        ),
         '[{"node":"n4","from":"n1","to":"n2","kind":"real","version":1,"status":"active","tokens":12,"stale":false,"supersedes":null,"superseded_by":null}]',
         "tl summaries --branch main",
         tool="timeline_summaries",
+        group="more",
     ),
     Operation(
         "search",
         "Find text in messages and summaries, newest first, archived and excluded ones too.",
         (
             Argument("text", "needle", "what to find", required=True, positional=True),
-            Argument("regex", "flag", "TEXT is a Python regular expression"),
-            Argument("ignore_case", "flag", "upper and lower case are the same"),
+            Argument("regex", "flag", "text is a Python regular expression"),
+            Argument("ignore_case", "flag", "case does not matter"),
             Argument("role", "choice", "only this role", choices=ROLES),
-            Argument("branch", "branch", "only what lies on this branch's path"),
-            Argument("limit", "count", "at most this many", default=20),
+            Argument("branch", "branch", "only what is on its path"),
+            *_page_arguments("node", limit=20),
         ),
         '[{"timeline_id":"tl0","node":"n1","role":"user","snippet":"...","branches":["main"],"created_at":1767225601}]',
         'tl search "export" --ignore-case',
         tool="timeline_search",
+        group="more",
         timeline=_ANY_TIMELINE,
     ),
     Operation(
@@ -5366,6 +5371,19 @@ class Database:
             return record
         return None
 
+    def is_repeated(self, name: str, arguments: Mapping[str, object]) -> bool:
+        """Whether the idempotency key among `arguments` has a result of operation `name` already.
+
+        Raises:
+            Refused: the key belongs to another operation.
+        """
+        checked = check_arguments(OPERATIONS[name], arguments)
+        key = checked["idempotency_key"]
+        if key is None:
+            return False
+        store = self.refresh()
+        return self._kept(store, self._timeline_for_key(store, checked), key, name) is not None
+
     def result_of(self, record: Json) -> Json:
         """The answer to the operation that wrote `record`."""
         return _RESULTS[record["op"]](record)
@@ -5609,7 +5627,8 @@ class Database:
         branches = timeline.in_order()
         if a["all"]:
             branches = sorted([*branches, *timeline.ended], key=_branch_number)
-        return [self._branch_row(store, timeline, branch, a["all"]) for branch in branches]
+        rows = [self._branch_row(store, timeline, branch, a["all"]) for branch in branches]
+        return page(rows, "name", a["after"], a["limit"])
 
     def _branch_row(
         self, store: Store, timeline: TimelineState, branch: Branch, status: bool
@@ -5641,8 +5660,6 @@ class Database:
             project = (timeline.source or {}).get("cwd")
             if wanted is not None and not is_below(project, wanted):
                 continue
-            if a["limit"] is not None and len(rows) >= a["limit"]:
-                break
             rows.append(
                 {
                     "timeline_id": f"tl{number}",
@@ -5657,7 +5674,8 @@ class Database:
                     "updated_at": timeline.updated_at,
                 }
             )
-        return rows
+        after = None if a["after"] is None else f"tl{a['after']}"
+        return page(rows, "timeline_id", after, a["limit"])
 
     # ---- reading ---------------------------------------------------------------------------
 
@@ -5791,6 +5809,10 @@ class Database:
                 shown["blocks"] = record["blocks"]
         shown["children"] = [f"n{each}" for each in children_of(rows, store.state.lowest, node, tl)]
         shown["branches"] = self.branches_holding(store, timeline, node)
+        if a["offset"] is not None or a["chars"] is not None:
+            start, text = a["offset"] or 0, shown["text"]
+            shown["text"] = text[start:][: a["chars"]]
+            shown["cut"] = {"chars": len(text), "offset": start}
         return shown
 
     def _node_of_record(self, node: int, row: Row, record: Json) -> Json:
@@ -5855,13 +5877,18 @@ class Database:
         if a["branch"] is not None and only is not None:
             head = self._branch(store.state.timelines[only], a["branch"]).head
         found: list[Json] = []
+        below = a["after"]
+        if below is not None:
+            self._row(store, below)
         for raw, start in store.chunks_backwards():
             for offset, end in finder.lines(raw):
                 if len(found) >= a["limit"]:
                     return found
                 line = raw[offset:end]
                 try:
-                    hit = self._hit(store, finder, line, start + offset, a["role"], only, head)
+                    hit = self._hit(
+                        store, finder, line, start + offset, a["role"], only, head, below
+                    )
                 except (ValueError, KeyError):
                     store.line(start + offset, len(line))  # names the damage
                     raise
@@ -5878,6 +5905,7 @@ class Database:
         role: str | None,
         only: int | None,
         head: int | None,
+        below: int | None,
     ) -> Json | None:
         """The search result of a line, None if it is none."""
         record = decode_head(line)
@@ -5886,6 +5914,7 @@ class Database:
             node is None
             or record["op"] == "placeholder"
             or (only is not None and record["tl"] != only)
+            or (below is not None and node >= below)
         ):
             return None
         row = store.rows[node]
@@ -5959,7 +5988,7 @@ class Database:
         return self._change(a, "unpin", plan, lambda: {"unpinned": f"n{node}"})
 
     def _exclude(self, a: Json) -> Json:
-        return self._mark(a, "exclude", "excluded")
+        return self._include(a) if a["include"] else self._mark(a, "exclude", "excluded")
 
     def _include(self, a: Json) -> Json:
         return self._mark(a, "include", "included")
@@ -6101,7 +6130,7 @@ class Database:
             inline = is_ancestor(rows, node, head)
             if inline or is_ancestor(rows, row[FROM], head):
                 found.append(self._summary_row(store, tl, head, node, row, inline))
-        return found
+        return page(found, "node", _node_or_none(a["after"]), a["limit"])
 
     def _summary_row(
         self, store: Store, tl: int, head: int, node: int, row: Row, inline: bool
@@ -7040,6 +7069,27 @@ class Finder:
         return start, min(len(text), start + len(wanted))
 
 
+def page(rows: list[Json], key: str, after: str | None, limit: int | None) -> list[Json]:
+    """At most `limit` of the rows behind the one whose `key` is `after`.
+
+    Ended branches may share a name. Those come on one page, or `after` would pass some over; only
+    then it is longer than `limit`.
+
+    Raises:
+        NotFound: no row has that key.
+    """
+    last_places = {row[key]: place for place, row in enumerate(rows)}
+    start = 0
+    if after is not None:
+        if after not in last_places:
+            raise NotFound(f"{quoted(after)} is not in this list: begin again without after")
+        start = last_places[after] + 1
+    end = len(rows) if limit is None else min(len(rows), start + limit)
+    while end > start and last_places[rows[end - 1][key]] >= end:
+        end = last_places[rows[end - 1][key]] + 1
+    return rows[start:end]
+
+
 _ASCII = bytes(range(128))
 # What casefold turns into text with ASCII letters, so that a search for ASCII must look closer.
 _FOLDS_TO_ASCII = tuple(
@@ -7179,6 +7229,45 @@ _RESULTS: dict[str, Callable[[Json], Json]] = {
     "thaw": lambda record: {"thawed": _nodes_of_runs(record, "moved")},
     "unpin": lambda record: {"unpinned": f"n{record['node']}"},
 }
+
+
+def choose_database(
+    option: str | None, environment: Mapping[str, str], home: str
+) -> tuple[str, str]:
+    """(path, where it comes from) of the database that a program shall use: `option`, else the
+    variable TIMELINE_DB, else a file in the home folder.
+
+    Raises:
+        InvalidArgument: the option is empty.
+    """
+    if option is not None:
+        if not option:
+            raise InvalidArgument("--db is empty: name a file")
+        return option, "option"
+    variable = environment.get("TIMELINE_DB")
+    if variable:
+        return variable, "variable"
+    profile = environment.get("USERPROFILE") if sys.platform == "win32" else None
+    return os.path.join(profile or environment.get("HOME") or home, ".timeline.json"), "default"
+
+
+def version() -> str:
+    """The version, from pyproject.toml in a source checkout, else from the installed metadata."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        with open(os.path.join(folder, "pyproject.toml"), encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("version ="):
+                    return line.split('"')[1]
+    except (OSError, IndexError):
+        pass
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        return installed_version("timeline")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _ignore(message: str) -> None:

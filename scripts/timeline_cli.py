@@ -164,7 +164,11 @@ def _read_usual(arguments: list[str]) -> Call:
     call = Call(operation)
     for name, value in before:
         _take(call, name, value, {})
-    flags = {argument.flag: argument for argument in operation.arguments if not argument.positional}
+    flags = {
+        argument.flag: argument
+        for argument in operation.arguments
+        if not argument.positional and argument.flag != "-"
+    }
     positional = [argument for argument in operation.arguments if argument.positional]
     position += 1
     while position < len(arguments):
@@ -470,7 +474,7 @@ def build_parser() -> argparse.ArgumentParser:
         "damaged or foreign, 4 locked, 5 the system failed. `tl COMMAND --help` shows an example.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{_PROGRAM} {version()}")
+    parser.add_argument("--version", action="version", version=f"{_PROGRAM} {timeline.version()}")
     commands = parser.add_subparsers(
         title="commands", dest="operation", metavar="COMMAND", required=True, parser_class=Parser
     )
@@ -489,7 +493,8 @@ def _add_command(commands: Any, operation: Operation, formatter: Any) -> None:
         allow_abbrev=False,
     )
     for argument in operation.arguments:
-        _add_argument(command, argument)
+        if argument.flag != "-":
+            _add_argument(command, argument)
     command.add_argument(
         "--db", metavar="PATH", help="database file (default: TIMELINE_DB, else ~/.timeline.json)"
     )
@@ -545,42 +550,13 @@ def _percent(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def version() -> str:
-    """The version, from pyproject.toml in a source checkout, else from the installed metadata."""
-    path = os.path.join(
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "pyproject.toml"
-    )
-    try:
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("version ="):
-                    return line.split('"')[1]
-    except (OSError, IndexError):
-        pass
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed_version
-
-    try:
-        return installed_version("timeline")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 # ---- the database -------------------------------------------------------------------------------
 
 
 def database_path(option: str | None) -> tuple[str, str]:
-    """(path, where it comes from): the option, else TIMELINE_DB, else a file in the home folder."""
-    if option is not None:
-        if not option:
-            raise InvalidArgument("--db is empty: name a file")
-        return system_path(option), "option"
-    variable = os.environ.get("TIMELINE_DB")
-    if variable:
-        return variable, "variable"
-    home = os.environ.get("USERPROFILE") if sys.platform == "win32" else None
-    home = home or os.environ.get("HOME") or os.path.expanduser("~")
-    return os.path.join(home, ".timeline.json"), "default"
+    """(path, where it comes from) of the database to use."""
+    path, source = timeline.choose_database(option, os.environ, os.path.expanduser("~"))
+    return (system_path(path) if source == "option" else path), source
 
 
 def run(call: Call) -> None:
