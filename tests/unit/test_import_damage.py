@@ -6,8 +6,6 @@ import io
 import json
 import os
 import random
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,10 @@ import pytest
 
 import timeline
 import timeline_import as ti
+from kit.seeds import shard, shards
 from kit.transcripts import CLAUDE, SAMPLES, Tree, total
 
 FILES = sorted([*CLAUDE.rglob("*.jsonl"), *(SAMPLES / "messages").glob("*.jsonl")])
-SHARD = 20  # seeds in one of the slow tests: collecting a test for each takes seconds in every run
-
-
-def seeds(first: int) -> Iterator[int]:
-    """The seeds of one slow test; the last one printed is the one that failed."""
-    for seed in range(first, first + SHARD):
-        sys.stdout.write(f"seed {seed}\n")
-        yield seed
 
 
 @pytest.fixture(autouse=True)
@@ -135,9 +126,9 @@ def test_cut_anywhere(bench: Bench, data: bytes, whole: Tree | None, seed: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(5, 305, SHARD))
+@shards(5, 305)
 def test_cut_anywhere_at_length(bench: Bench, data: bytes, whole: Tree | None, first: int) -> None:
-    for seed in seeds(first):
+    for seed in shard(first):
         check_cuts(bench, data, whole, seed)
 
 
@@ -187,11 +178,11 @@ def lines_of(tree: Tree) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(5, 65, SHARD))
+@shards(5, 65)
 def test_shuffled_lines_at_length(
     bench: Bench, data: bytes, whole: Tree | None, first: int
 ) -> None:
-    for seed in seeds(first):
+    for seed in shard(first):
         check_shuffled(bench, data, whole, seed)
 
 
@@ -221,9 +212,9 @@ def test_spoiled_bytes(bench: Bench, data: bytes, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(10, 610, SHARD))
+@shards(10, 610)
 def test_spoiled_bytes_at_length(bench: Bench, data: bytes, first: int) -> None:
-    for seed in seeds(first):
+    for seed in shard(first):
         bench.tree(spoiled(data, random.Random(seed)))
 
 
@@ -260,9 +251,9 @@ def test_twisted_records(bench: Bench, data: bytes, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(12, 1012, SHARD))
+@shards(12, 1012)
 def test_twisted_records_at_length(bench: Bench, data: bytes, first: int) -> None:
-    for seed in seeds(first):
+    for seed in shard(first):
         bench.tree(twist(data, seed))
 
 
