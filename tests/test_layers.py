@@ -19,6 +19,10 @@ ALLOWED = {
     "timeline_mcp": {"timeline"},
     "tl": {"timeline_cli"},
 }
+SLOW_MODULES = {
+    "json", "re", "argparse", "typing", "dataclasses", "enum", "pathlib", "threading",
+    "collections", "contextlib", "hashlib", "timeline_import", "timeline_export",
+}  # fmt: skip
 
 
 def imports_of(path: Path) -> set[str]:
@@ -61,8 +65,7 @@ def test_usual_commands_load_no_slow_module(tmp_path: Path, arguments: list[str]
     code = (
         f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import timeline_cli; "
         f"timeline_cli.main({[*arguments, '--db', db]!r}); "
-        "print(sorted(set(sys.modules) & {'json', 're', 'argparse', 'typing', 'dataclasses', 'enum', 'pathlib',"
-        "'threading', 'collections', 'contextlib', 'hashlib', 'timeline_import', 'timeline_export'}))"
+        f"print(sorted({SLOW_MODULES!r} & set(sys.modules)))"
     )
     done = subprocess.run([*start, "-c", code], check=True, capture_output=True)
     assert done.stdout.splitlines()[-1] == b"[]"

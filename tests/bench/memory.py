@@ -19,10 +19,10 @@ import sys
 sys.path.insert(0, {scripts!r})
 path = {path!r}
 def show(step):
-    private = sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup")
-                  if line.startswith("Private_"))
-    peak = next(int(line.split()[1]) for line in open("/proc/self/status")
-                if line.startswith("VmHWM"))
+    private = sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup", "rb")
+                  if line.startswith(b"Private_"))
+    peak = next(int(line.split()[1]) for line in open("/proc/self/status", "rb")
+                if line.startswith(b"VmHWM"))
     print(step, private, peak, sep="\\t")
 """
 

@@ -12,26 +12,32 @@ import pytest
 
 import timeline
 import timeline_cli
-from kit.program import SCRIPTS, Program
+from kit.program import SCRIPTS, Inside, Program
 
 
 @pytest.fixture
 def tl(tmp_path: Path) -> Program:
+    return Inside(tmp_path / "db.json")
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Program:
+    """The same database, by real processes: for what depends on how one is started."""
     return Program(tmp_path / "db.json")
 
 
-def test_the_example_of_the_contract_gives_the_documented_shapes(tl: Program) -> None:
-    assert tl("create").value == {"timeline_id": "tl0"}
-    assert tl("append", "--role", "user", "--text", "one").value == {"node": "n1"}
-    assert tl("append", "--role", "assistant", "--text", "two").value == {"node": "n2"}
-    assert tl("fork", "--node", "n1", "--name", "b").value == {"branch": "b", "head": "n1"}
-    assert tl("switch", "--name", "b").value == {"current_branch": "b"}
-    assert tl("append", "--role", "assistant", "--text", "three").value == {"node": "n3"}
-    assert tl("context").value == [
+def test_the_example_of_the_contract_gives_the_documented_shapes(process: Program) -> None:
+    assert process("create").value == {"timeline_id": "tl0"}
+    assert process("append", "--role", "user", "--text", "one").value == {"node": "n1"}
+    assert process("append", "--role", "assistant", "--text", "two").value == {"node": "n2"}
+    assert process("fork", "--node", "n1", "--name", "b").value == {"branch": "b", "head": "n1"}
+    assert process("switch", "--name", "b").value == {"current_branch": "b"}
+    assert process("append", "--role", "assistant", "--text", "three").value == {"node": "n3"}
+    assert process("context").value == [
         {"node": "n1", "role": "user", "text": "one", "tokens": 1},
         {"node": "n3", "role": "assistant", "text": "three", "tokens": 2},
     ]
-    rows = tl("branches").value
+    rows = process("branches").value
     assert [(row["name"], row["head"], row["current"]) for row in rows] == [
         ("main", "n2", False),
         ("b", "n3", True),
@@ -72,14 +78,14 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_a_text_comes_back_byte_for_byte(tl: Program, text: str) -> None:
+def test_a_text_comes_back_byte_for_byte(tl: Program, process: Program, text: str) -> None:
     tl("create")
-    assert tl("append", "--role", "user", "--text", "-", stdin=text.encode()).value == {
+    assert process("append", "--role", "user", "--text", "-", stdin=text.encode()).value == {
         "node": "n1"
     }
     assert tl("node", "--node", "n1").value["text"] == text
     if text.isprintable() and len(text) < 1000:
-        assert tl("append", "--role", "user", f"--text={text}").value == {"node": "n2"}
+        assert process("append", "--role", "user", f"--text={text}").value == {"node": "n2"}
         assert tl("node", "--node", "n2").value["text"] == text
 
 
@@ -108,9 +114,9 @@ def test_a_lone_surrogate_is_refused_with_its_position(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="arguments are no bytes there")
-def test_an_argument_that_is_no_utf8_is_refused_with_its_position(tl: Program) -> None:
-    tl("create")
-    outcome = tl("append", "--role", "user", "--text", b"ab\xff")
+def test_an_argument_that_is_no_utf8_is_refused_with_its_position(process: Program) -> None:
+    process("create")
+    outcome = process("append", "--role", "user", "--text", b"ab\xff")
     assert outcome.code == 2
     assert "position 2" in outcome.error["error"]
 
@@ -124,14 +130,14 @@ CONSOLES = [
 
 
 @pytest.mark.parametrize("env", CONSOLES, ids=lambda env: "-".join(env.values()))
-def test_output_is_utf8_whatever_the_console_says(tl: Program, env: dict[str, str]) -> None:
-    assert tl("create", "--title", "功能🚀", env=env).value == {"timeline_id": "tl0"}
-    assert tl("append", "--role", "user", "--text", "功能🚀", env=env).value == {"node": "n1"}
-    assert tl("context", env=env).value[0]["text"] == "功能🚀"
-    assert "功能🚀" in tl("tree", env=env).out.decode()
-    failure = tl("switch", "--name", "功能🚀", env=env)
+def test_output_is_utf8_whatever_the_console_says(process: Program, env: dict[str, str]) -> None:
+    assert process("create", "--title", "功能🚀", env=env).value == {"timeline_id": "tl0"}
+    assert process("append", "--role", "user", "--text", "功能🚀", env=env).value == {"node": "n1"}
+    assert process("context", env=env).value[0]["text"] == "功能🚀"
+    assert "功能🚀" in process("tree", env=env).out.decode()
+    failure = process("switch", "--name", "功能🚀", env=env)
     assert (failure.code, failure.error["error"]) == (1, 'unknown branch "功能🚀"')
-    usage = tl("switch", "--name", "main", "--功能🚀", "x", env=env)
+    usage = process("switch", "--name", "main", "--功能🚀", "x", env=env)
     assert usage.code == 2
     assert "功能🚀" in usage.error["error"]
 
@@ -219,11 +225,11 @@ def test_a_missing_database_is_made_by_create_only(tl: Program) -> None:
         assert str(tl.db) in outcome.error["error"]
         assert not list(tl.db.parent.iterdir())
     assert tl("where").value["exists"] is False
-    assert Program(tl.db.parent / "no" / "db.json")("create").code == 1
+    assert Inside(tl.db.parent / "no" / "db.json")("create").code == 1
 
 
 def test_where_says_which_of_the_three_sources_names_the_file(tmp_path: Path) -> None:
-    tl = Program(tmp_path / "v.json")
+    tl = Inside(tmp_path / "v.json")
     assert tl("where").value["source"] == "variable"
     found = tl("where", "--db", str(tmp_path / "o.json")).value
     assert (found["source"], found["path"]) == ("option", str((tmp_path / "o.json").resolve()))
@@ -432,7 +438,7 @@ def test_a_symlinked_path_is_the_same_database(tl: Program) -> None:
     tl("create")
     link = tl.db.with_name("link.json")
     link.symlink_to(tl.db)
-    other = Program(link)
+    other = Inside(link)
     assert other("append", "--role", "user", "--text", "x").value == {"node": "n1"}
     assert tl("append", "--role", "user", "--text", "y").value == {"node": "n2"}
     assert other("where").value["path"] == os.path.realpath(tl.db)
@@ -451,7 +457,7 @@ def test_new_files_are_private_and_old_modes_stay(tl: Program) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in tl.db.parent.rglob("*")}
     assert modes == {
         "db.json": 0o600, "db.json.lock": 0o600, "db.json.index": 0o700,
-        "rows": 0o600, "lookup": 0o600, "state": 0o600,
+        "rows": 0o600, "lookup": 0o600, "state": 0o600, "lock": 0o600,
     }  # fmt: skip
     tl.db.chmod(0o640)
     tl("append", "--role", "user", "--text", "x")

@@ -1,13 +1,17 @@
-"""Runs the terminal program as a real process, the way a user starts it."""
+"""Runs the terminal program: as a real process, the way a user starts it, or within this one."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import timeline_cli
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -34,7 +38,7 @@ class Outcome:
 
 
 class Program:
-    """`tl` on one database."""
+    """`tl` on one database, each command a process of its own."""
 
     def __init__(self, db: Path, script: str = "tl.py") -> None:
         self.db = db
@@ -49,3 +53,21 @@ class Program:
             input=stdin, capture_output=True, env=where, check=False, timeout=120,
         )  # fmt: skip
         return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+class Inside(Program):
+    """The same without the process: for what a command says and does, not how it is started."""
+
+    def __call__(
+        self, *arguments: str | bytes, stdin: bytes | None = b"", env: dict[str, str] | None = None
+    ) -> Outcome:
+        out, err = io.BytesIO(), io.BytesIO()
+        streams = {
+            "stdin": io.TextIOWrapper(io.BytesIO(stdin or b""), encoding="utf-8"),
+            "stdout": io.TextIOWrapper(out, encoding="utf-8"),
+            "stderr": io.TextIOWrapper(err, encoding="utf-8"),
+        }
+        where = {"TIMELINE_DB": str(self.db), **(env or {})}
+        with mock.patch.dict(os.environ, where), mock.patch.multiple(sys, **streams):
+            code = timeline_cli.main([os.fsdecode(each) for each in arguments])
+        return Outcome(code, out.getvalue(), err.getvalue())

@@ -23,6 +23,7 @@ from kit.naive_budget import (
     naive_refusals,
     naive_select,
 )
+from kit.seeds import shard, shards
 
 TOKENS = [0, 0, 1, 2, 10, 15, 16, 17, 31, 32, 33, 40, 64, 65, 100, 254, 255, 256, 257, 300, 900]
 CHEAP = [0, 1, 5, 10, 20, 31, 32, 33]
@@ -269,13 +270,15 @@ def test_naive_minimum_equals_brute_force(seed: int) -> None:
 
 
 @pytest.mark.slow
-@seeds(200, 3000)
-def test_random_conversation_keeps_all_invariants_slow(seed: int) -> None:
-    check_all(Conversation(seed, units_max=12 if seed % 2 else 60, summaries_max=seed % 15))
+@shards(200, 3200)
+def test_random_conversation_keeps_all_invariants_slow(first: int) -> None:
+    for seed in shard(first):
+        check_all(Conversation(seed, units_max=12 if seed % 2 else 60, summaries_max=seed % 15))
 
 
 @pytest.mark.slow
-@seeds(60, 300)
-def test_small_conversation_equals_brute_force_slow(seed: int) -> None:
-    talk = Conversation(seed, units_max=8, summaries_max=4)
-    check_naive_solver_agrees(talk, talk.some_limit(), minimum_by_brute_force)
+@shards(60, 360)
+def test_small_conversation_equals_brute_force_slow(first: int) -> None:
+    for seed in shard(first):
+        talk = Conversation(seed, units_max=8, summaries_max=4)
+        check_naive_solver_agrees(talk, talk.some_limit(), minimum_by_brute_force)

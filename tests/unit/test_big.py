@@ -29,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_context_refuses_above_its_limit_and_says_how_to_narrow_it(path: Path) -> None:
     database = timeline.Database(str(path))
-    with pytest.raises(timeline.Refused, match="result too long.*--last") as caught:
+    with pytest.raises(timeline.Refused, match=r"result too long.*--last") as caught:
         database.run("context")
     assert caught.value.exit_code == 1
     assert [each["node"] for each in database.run("context", {"last": 2})] == [

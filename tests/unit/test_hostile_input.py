@@ -18,10 +18,11 @@ for _ in range(5_000):
     DEEP = [DEEP]
 
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 1.5, float("nan"), float("inf"), 2**53, 10**5000, "", "n1", "n0", "n-1",
-    "n01", "n99999999999999999999", "tl0", "tl9", "main", "x" * 300, "a/b", " a", "\0", "\ud800",
-    "\x1b[2J", "\u202e", [], ["n1"], ["n1", 5], [["n1"]], {}, {"tag": "t"}, {"tag": ""}, {"tag": 5},
-    {"tag": "t", "note": []}, {"x": 1}, DEEP, "(", "turns", "own", "user", b"bytes", object(),
+    None, True, False, 0, -1, 1.5, float("nan"), float("inf"), 2**53, 10**5000, "", "n1", "n0",
+    "n-1", "n01", "n99999999999999999999", "tl0", "tl9", "main", "x" * 300, "a/b", " a", "\0",
+    "\ud800", "\x1b[2J", "\u202e", [], ["n1"], ["n1", 5], [["n1"]], {}, {"tag": "t"}, {"tag": ""},
+    {"tag": 5}, {"tag": "t", "note": []}, {"x": 1}, DEEP, "(", "turns", "own", "user", b"bytes",
+    object(),
 ]  # fmt: skip
 
 
