@@ -8,7 +8,7 @@ Side by side, on one disk and in turns of 10 messages, at 1,000 and at 1,000,000
     key      the same with an idempotency key, a new one for each message
     sqlite3  WAL, synchronous=FULL, one INSERT and commit of the same fields
 A message has about 300 bytes of text. Times are those of single messages, in microseconds;
-`mean` includes the checkpoint after every CHECKPOINT_COMMITS messages. The bars look at medians. On a disk
+`mean` includes the checkpoint after every 128 messages. The bars look at medians. On a disk
 whose fsync varies more than they allow, `own` tells more: the median of what an append takes
 outside of write and fsync of the log. With --dir on a disk in memory (/dev/shm) fsync is free,
 so engine - raw is all that the engine adds.

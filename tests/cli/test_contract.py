@@ -297,7 +297,7 @@ def test_help_shows_every_command_with_an_example(capsys: pytest.CaptureFixture[
         shown = capsys.readouterr().out
         assert operation.example in shown
         for argument in operation.arguments:
-            if argument.kind != "intent" and not argument.positional:
+            if argument.kind != "intent" and not argument.positional and argument.flag != "-":
                 assert f"--{argument.flag}" in shown
 
 
