@@ -154,8 +154,9 @@ def check_row_flip(indexed: Indexed, path: Path, seed: int) -> None:
         path, {**indexed.new, "rows": stories.flipped(rows, place, 1 << rng.randrange(8))}
     )
     report = stories.doctor(path)
-    if report["ok"]:  # it met the row while opening the file, and has dropped the index
-        assert stories.run_where(path) == "unfit"
+    if report["ok"]:  # it met the row while opening the file, and has dropped or mended the index
+        mended = stories.index_files(path)["rows"][64:].startswith(rows[64:])
+        assert mended or stories.run_where(path) == "unfit"
     else:
         assert "rows" in report["problems"][0]["what"]
     shown = stories.run(path, "node", node=f"n{node}", blocks=True)
