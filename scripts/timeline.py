@@ -103,6 +103,7 @@ FORMAT_VERSION = 1
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
+EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown")
 
 # Scalar values that count as one token in `wide`: written out, so that every Python counts alike.
 WIDE_RANGES = (
@@ -342,6 +343,24 @@ _TARGET = (
 )
 _INTENT = Argument("intent", "intent", "why it matters")
 _SCOPE = Argument("scope", "choice", "own: only nodes that no other branch holds", choices=("own",))
+
+
+_PART = (
+    Argument("from", "node", "only the interval that begins here (with --to)"),
+    Argument("to", "node", "only the interval that ends here"),
+)
+_TEXT_PICTURE = (
+    Argument(
+        "width", "width", "ascii: columns of a line, or auto: those of the terminal", default="auto"
+    ),
+    Argument(
+        "fold",
+        "choice",
+        "ascii: auto shows long runs of a long picture by their ends, on a terminal only",
+        default="auto",
+        choices=("auto", "none"),
+    ),
+)
 
 
 def _tokens_argument() -> Argument:
@@ -675,13 +694,30 @@ _OPERATION_LIST = (
     Operation(
         "tree",
         "Draw the tree of a timeline as text.",
-        (
-            Argument("branch", "branch", "only this branch's path"),
-            Argument("from", "node", "only the interval that begins here (with --to)"),
-            Argument("to", "node", "only the interval that ends here"),
-        ),
+        (Argument("branch", "branch", "only this branch's path"), *_PART, *_TEXT_PICTURE),
         "the picture, as text",
         "tl tree",
+    ),
+    Operation(
+        "export",
+        "Write a picture or a transcript of a timeline, of one branch's path, or of one interval.",
+        (
+            Argument(
+                "format",
+                "choice",
+                "ascii, mermaid, markdown: also to standard output; drawio: needs --output",
+                default="ascii",
+                choices=EXPORT_FORMATS,
+            ),
+            Argument("output", "path", "the file to write; an existing one is an error"),
+            Argument("force", "flag", "replace an existing file"),
+            Argument("branch", "branch", "only this branch's path (markdown: the current one)"),
+            *_PART,
+            *_TEXT_PICTURE,
+        ),
+        '{"format":"drawio","timeline_id":"tl0","output":"...","nodes":7,"edges":6}; without '
+        "--output the picture itself",
+        "tl export --format drawio --output talk.drawio",
     ),
     Operation(
         "import",
@@ -969,6 +1005,16 @@ def _check_intent(argument: Argument, value: object) -> Json:
     return {"tag": tag, "note": note}
 
 
+def _check_width(argument: Argument, value: object) -> str | int:
+    if value == "auto":
+        return "auto"
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)
+    if type(value) is int and 0 < value <= TOKENS_MAX:
+        return value
+    raise _wrong(argument, value, "auto or a number of columns")
+
+
 _CHECKS: dict[str, Callable[[Argument, Any], Any]] = {
     "branch": _check_string,
     "choice": _check_choice,
@@ -988,6 +1034,7 @@ _CHECKS: dict[str, Callable[[Argument, Any], Any]] = {
     "timeline": _check_timeline,
     "title": _check_title,
     "tokens": _check_count,
+    "width": _check_width,
 }
 
 

@@ -588,11 +588,11 @@ def run(call: Call) -> None:
 
 
 def _print_answer(call: Call, value: Any) -> None:
-    if call.operation.name in _TEXT_COMMANDS:
-        for line in value or ():
-            write_out(line + "\n")
-    else:
+    if isinstance(value, (dict, list)):
         print_json(value)
+    else:
+        for piece in value or ():
+            write_out(piece)
 
 
 def answer(call: Call, database: Database, source: str) -> Any:
@@ -632,20 +632,125 @@ def _compact(database: Database, checked: Json, source: str) -> Any:
 
 
 def _tree(database: Database, checked: Json, source: str) -> Iterator[str]:
+    pieces: Iterator[str] = _picture(
+        database, {**checked, "format": "ascii", "output": None}
+    ).pieces
+    return pieces
+
+
+def _export(database: Database, checked: Json, source: str) -> Any:
+    output = checked["output"]
+    if output is None:
+        if checked["format"] in _FILE_FORMATS:
+            raise InvalidArgument(f"--format {checked['format']} needs --output: name the file")
+        return _picture(database, checked).pieces
+    output = os.path.abspath(output)
+    _check_output(output, checked["force"])
+    picture = _picture(database, checked)
+    _write_output(output, checked["force"], picture.pieces)
+    return {
+        "format": checked["format"],
+        "timeline_id": f"tl{database.timeline_of(checked)}",
+        "output": output,
+        "nodes": picture.nodes,
+        "edges": picture.edges,
+    }
+
+
+_FILE_FORMATS = ("drawio",)  # no terminal and no pipe has a use for them
+
+
+def _picture(database: Database, checked: Json) -> Any:
     import timeline_export
 
     if (checked["from"] is None) != (checked["to"] is None):
         raise InvalidArgument("--from and --to go together")
-    lines: Iterator[str] = database.again_if_unfit(
-        lambda: timeline_export.ascii_tree(
-            database,
-            database.timeline_of(checked),
-            branch=checked["branch"],
-            first=checked["from"],
-            last=checked["to"],
-        )
+    to_terminal = checked["output"] is None and sys.stdout is not None and sys.stdout.isatty()
+    width = checked["width"]
+    if width == "auto":
+        width = None
+        if to_terminal:
+            import shutil
+
+            width = shutil.get_terminal_size().columns
+    return timeline_export.picture(
+        database,
+        database.again_if_unfit(lambda: database.timeline_of(checked)),
+        checked["format"],
+        branch=checked["branch"],
+        first=checked["from"],
+        last=checked["to"],
+        width=width,
+        fold=to_terminal and checked["fold"] == "auto",
     )
-    return lines
+
+
+def _check_output(output: str, force: bool) -> None:
+    """Raise if `output` may not be written."""
+    folder = os.path.dirname(output)
+    if not os.path.isdir(folder):
+        raise timeline.NotFound(f"no folder {folder}: make it first", folder=folder)
+    if os.path.islink(output):
+        raise timeline.Refused(
+            f"{output} is a symbolic link to {os.readlink(output)}: name the file itself"
+        )
+    if os.path.isdir(output):
+        raise timeline.Refused(f"{output} is a folder: name a file in it")
+    if not force and os.path.lexists(output):
+        raise timeline.Refused(
+            f"{output} exists, and may have been edited: --force replaces it, or choose another"
+        )
+
+
+def _write_output(output: str, force: bool, pieces: Iterator[str]) -> None:
+    """Write a file that is there whole or not at all.
+
+    Raises:
+        Refused: somebody made such a file meanwhile. OSError: nothing was written.
+    """
+    import tempfile
+
+    disk = timeline.Disk()
+    file, temporary = tempfile.mkstemp(
+        prefix=os.path.basename(output)[:60] + ".", suffix=".tmp", dir=os.path.dirname(output)
+    )
+    try:
+        with open(file, "w", encoding="utf-8", newline="") as stream:
+            _write_pieces(stream, pieces)
+            stream.flush()
+            disk.fsync(stream.fileno())
+        _take_usual_mode(temporary)
+        if force:
+            _check_output(output, force)
+            disk.replace(temporary, output)
+        else:
+            disk.place_new(temporary, output)
+    except FileExistsError:
+        disk.remove(temporary)
+        _check_output(output, force)
+        raise
+    except BaseException:
+        disk.remove(temporary)
+        raise
+
+
+def _write_pieces(stream: Any, pieces: Iterator[str]) -> None:
+    import time
+
+    shown = time.monotonic() + 1
+    for number, piece in enumerate(pieces, 1):
+        stream.write(piece)
+        if time.monotonic() > shown and sys.stderr is not None and sys.stderr.isatty():
+            shown += 1
+            notice(f"{number:,} pieces written")
+
+
+def _take_usual_mode(path: str) -> None:
+    """Give a file the mode that new files have: pictures are made to be shown, unlike databases."""
+    if sys.platform != "win32":
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(path, 0o666 & ~mask)
 
 
 def _import(database: Database, checked: Json, source: str) -> Any:
@@ -743,7 +848,7 @@ def _demo(database: Database, checked: Json, source: str) -> None:
 def _demo_lines(name: str, shown: Any) -> Iterator[str]:
     """A result for people: a picture as it is, messages and the rest in short lines."""
     if name == "tree":
-        yield from shown
+        yield from "".join(shown).removesuffix("\n").split("\n")
         return
     messages = shown["messages"] if name == "budget" else shown if name == "context" else ()
     for each in messages:
@@ -762,13 +867,11 @@ def _shortened(text: str, size: int) -> str:
 _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {
     "compact": _compact,
     "demo": _demo,
+    "export": _export,
     "import": _import,
     "tree": _tree,
     "where": _where,
 }
-
-
-_TEXT_COMMANDS = ("demo", "tree")
 
 
 # ---- the program --------------------------------------------------------------------------------

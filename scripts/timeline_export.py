@@ -4,10 +4,14 @@ MAP (sections are marked by banners)
    1 one line      texts and names as one harmless line
    2 view          the nodes of a picture in columns, how they hang together, their marks
    3 ascii         the tree for people at a terminal
+   4 drawio        a diagram to edit in draw.io
+   5 mermaid       a flow chart that GitHub and others render
+   6 markdown      one path as a transcript to read
 
 HOW A TREE IS DRAWN
   * A view is a whole timeline, or a part of one path: a branch's path or an interval.
-  * Placeholders are in no view: they stand for nothing that is not drawn.
+  * Placeholders stand for nothing that is not drawn: only the diagram for draw.io shows them, and
+    only of a whole timeline.
   * A summary that conversations go on from is drawn where it hangs, beside what it stands for.
     One that nothing hangs on is an aside under the last node of its interval. In a part of a path
     every summary off the path is such an aside, and those whose interval ends elsewhere are not
@@ -18,9 +22,13 @@ HOW A TREE IS DRAWN
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from array import array
 from bisect import bisect_left
+from itertools import pairwise
+from xml.sax.saxutils import quoteattr
 
 from timeline import (
     DEPTH,
@@ -61,7 +69,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["ascii_tree", "one_line"]
+__all__ = ["Picture", "ascii_tree", "one_line", "picture"]
 
 # ================================================================================================
 # 1. One line
@@ -113,6 +121,39 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def columns(text: str) -> int:
+    """How many columns of a terminal `text` takes: two for a wide character, none for a mark that
+    joins the one before it. Source: Unicode Standard Annex 11."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns_of, text))
+
+
+def _columns_of(char: str) -> int:
+    import unicodedata
+
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def shortened(line: str, width: int) -> str:
+    """The result of `one_line` in at most `width` columns, at least `...` where it is cut."""
+    if columns(line) <= width:
+        return line
+    line = line.removesuffix("...")
+    room, end = width - 3, 0
+    for char in line:
+        room -= _columns_of(char)
+        if room < 0:
+            break
+        end += 1
+    return _HALF_ESCAPE.sub(r"\1", line[:end]) + "..."
+
+
+_HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(x.?|u.{0,3}|U.{0,7})?$")
+
+
 # ================================================================================================
 # 2. View
 #
@@ -135,6 +176,7 @@ class View:
         "above",
         "asides",
         "database",
+        "ends",
         "first_child",
         "flags",
         "heads",
@@ -153,7 +195,13 @@ class View:
         "tree_end",
     )
 
-    def __init__(self, database: Database, tl: int, interval: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        tl: int,
+        interval: tuple[int, int] | None,
+        placeholders: bool = False,
+    ) -> None:
         """Timeline `tl`, or what of it lies in `interval` (first and last node, 0 for n0)."""
         store = database.store
         timeline = store.state.timelines[tl]
@@ -167,7 +215,7 @@ class View:
         self.offsets = array("Q", [0])
         self.lengths = array("I", [0])
         if interval is None:
-            self._add_timeline(store.rows, tl)
+            self._add_timeline(store.rows, tl, 0 if placeholders else KIND_PLACEHOLDER)
         else:
             self._add_interval(store.rows, *interval)
         self.tree_end = len(self.ids)
@@ -180,6 +228,11 @@ class View:
         for branch in timeline.in_order():
             found = self.heads.setdefault(branch.head, [])
             found.append((branch.name, branch.name == timeline.current))
+        # Where each branch leaves the view, oldest first: its name and the place.
+        self.ends = [
+            (branch.name, self._end_of(store.rows, branch.head, interval))
+            for branch in timeline.in_order()
+        ]
         self.asides: dict[int, list[int]] = {}  # place -> summaries that stand under it
         self.first_child = _zeros(self.tree_end)
         self.next_child = _zeros(self.tree_end)
@@ -203,11 +256,15 @@ class View:
         self.offsets.append(row[OFFSET])
         self.lengths.append(row[LENGTH])
 
-    def _add_timeline(self, rows: Rows, tl: int) -> None:
+    def _end_of(self, rows: Rows, head: int, interval: tuple[int, int] | None) -> int:
+        """The last place on the path to `head`, 0 if that shares nothing with the view."""
+        return self.place_of(head if interval is None else common_ancestor(rows, head, interval[1]))
+
+    def _add_timeline(self, rows: Rows, tl: int, left_out: int) -> None:
         for start, raw in rows.chunks(1, len(rows)):
             for byte in range(0, len(raw), ROW_BYTES):
                 row = checked_row(raw, byte)
-                if row[TL] == tl and not row[FLAGS] & KIND_PLACEHOLDER:
+                if row[TL] == tl and not row[FLAGS] & left_out:
                     self._add(start + byte // ROW_BYTES, row)
 
     def _add_interval(self, rows: Rows, first: int, last: int) -> None:
@@ -344,6 +401,86 @@ class View:
             self.lengths[place] = row[LENGTH]
 
 
+def view_of(
+    database: Database,
+    tl: int,
+    branch: str | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    placeholders: bool = False,
+) -> View:
+    """The view of timeline `tl`, of one branch's path, or of one interval, as it is now.
+
+    Raises:
+        InvalidArgument: a branch and an interval, or half an interval.
+        NotFound: no such timeline, branch or node. Refused: no interval of this timeline.
+    """
+
+    def laid_out() -> View:
+        store = database.refresh()
+        return View(database, tl, _interval(store, tl, branch, first, last), placeholders)
+
+    view: View = database.again_if_unfit(laid_out)
+    return view
+
+
+class Picture:
+    """What an export writes, in pieces, and how many nodes and parent links it shows."""
+
+    __slots__ = ("edges", "nodes", "pieces")
+
+    def __init__(self, view: View, pieces: Iterator[str]) -> None:
+        self.nodes = len(view.ids) - 1
+        self.edges = sum(
+            view.holds_root or bool(view.above[place]) for place in range(1, view.tree_end)
+        )
+        self.pieces = pieces
+
+
+def picture(
+    database: Database,
+    tl: int,
+    format: str,
+    *,
+    branch: str | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    width: int | None = None,
+    fold: bool = False,
+) -> Picture:
+    """A picture in one of timeline.EXPORT_FORMATS. `width` and `fold` concern ascii alone.
+
+    markdown is of one path: without a branch or an interval, of the current branch's.
+
+    Raises:
+        InvalidArgument: a branch and an interval, or half an interval.
+        NotFound: no such timeline, branch or node.
+        Refused: no interval of this timeline; too many nodes for mermaid.
+        Corrupt: also while pieces are taken: a text no longer matches its checksum.
+    """
+    if format == "markdown" and branch is None and first is None:
+        branch = _current_branch(database, tl)
+    view = view_of(database, tl, branch, first, last, placeholders=format == "drawio")
+    if format == "drawio":
+        return Picture(view, _drawio(view, f"tl{tl}"))
+    if format == "mermaid":
+        lines = _mermaid(view)
+    elif format == "markdown":
+        lines = _markdown(view, branch)
+    else:
+        lines = _ascii_tree(view, width, fold)
+    return Picture(view, (line + "\n" for line in lines))
+
+
+def _current_branch(database: Database, tl: int) -> str | None:
+    def current() -> str | None:
+        timelines = database.refresh().state.timelines
+        return timelines[tl].current if tl < len(timelines) else None
+
+    found: str | None = database.again_if_unfit(current)
+    return found
+
+
 def _zeros(size: int) -> array[int]:
     return array("I", bytes(4 * size))
 
@@ -398,7 +535,10 @@ def _check_drawn(store: Store, tl: int, node: int) -> None:
 # ================================================================================================
 
 LEADS_CHARS_MAX = 1 << 20  # of lines that wait for texts: deep forks have wide margins
-_BAR = -1  # in the place of a place: a line that only leads on
+FOLD_LINES = 2_000  # a longer picture is folded where that is asked for
+RUN_NODES_MAX = 12  # of a folded picture: nodes in a row that have nothing to them
+CHILDREN_MAX, CHILDREN_ENDS = 40, 20  # children of one node, and how many of more at either end
+_BAR = -1  # in the place of a place: the line is nothing but its lead
 _NEEDS_QUOTES = re.compile(r'[\s"()\[\]]')
 
 
@@ -409,51 +549,133 @@ def ascii_tree(
     branch: str | None = None,
     first: int | None = None,
     last: int | None = None,
+    width: int | None = None,
+    fold: bool = False,
 ) -> Iterator[str]:
     """The lines of the tree of timeline `tl`, or of one branch's path, or of one interval.
 
-    They come without newlines. What is asked for is checked and laid out at once, the texts are
-    read as the lines are taken. Time and memory grow with the nodes in view (for a whole timeline
-    the rows of the database are passed over) and with the timeline's summaries.
+    They come without newlines. With `width` the texts are shortened to keep lines within so many
+    columns; ids and marks stay whole. With `fold` a picture of over FOLD_LINES lines shows long
+    runs and many children by their ends. What is asked for is checked and laid out at once, the
+    texts are read as the lines are taken. Time and memory grow with the nodes in view (for a whole
+    timeline the rows of the database are passed over) and with the timeline's summaries.
 
     Raises:
         InvalidArgument: a branch and an interval, or half an interval.
         NotFound: no such timeline, branch or node. Refused: no interval of this timeline.
         Corrupt: also while lines are taken: a text no longer matches its checksum.
     """
-
-    def laid_out() -> View:
-        store = database.refresh()
-        return View(database, tl, _interval(store, tl, branch, first, last))
-
-    view: View = database.again_if_unfit(laid_out)
-    return _ascii_lines(view)
+    return _ascii_tree(view_of(database, tl, branch, first, last), width, fold)
 
 
-def _ascii_lines(view: View) -> Iterator[str]:
+def _ascii_tree(view: View, width: int | None, fold: bool) -> Iterator[str]:
+    # A node takes a line, and what leads on to it another.
+    return _ascii_lines(view, width, fold and 2 * len(view.ids) > FOLD_LINES)
+
+
+def _ascii_lines(view: View, width: int | None, fold: bool) -> Iterator[str]:
     waiting: list[tuple[str, int]] = []
     nodes: list[int] = []
     size = 0
-    for lead, place in _layout(view):
+    for lead, place in _layout(view, Folds(view) if fold else None):
         waiting.append((lead, place))
         size += len(lead)
         if place > 0:
             nodes.append(place)
         if len(nodes) == NODES_READ or size > LEADS_CHARS_MAX:
-            yield from _with_nodes(view, waiting, nodes)
+            yield from _with_nodes(view, waiting, nodes, width)
             waiting, nodes, size = [], [], 0
-    yield from _with_nodes(view, waiting, nodes)
+    yield from _with_nodes(view, waiting, nodes, width)
 
 
-def _with_nodes(view: View, waiting: list[tuple[str, int]], nodes: list[int]) -> Iterator[str]:
+def _with_nodes(
+    view: View, waiting: list[tuple[str, int]], nodes: list[int], width: int | None
+) -> Iterator[str]:
     shown = view.read(nodes, lambda place, line: _node(view, place, line))
-    shown[0] = "[n0]" + _heads(view, 0)
-    shown[_BAR] = ""
     for lead, place in waiting:
-        yield lead + shown[place]
+        if place == _BAR:
+            yield lead
+        elif place == 0:
+            yield lead + "[n0]" + _heads(view, 0)
+        else:
+            marks, text, heads = shown[place]
+            if width is not None:
+                text = shortened(text, width - columns(lead + marks + heads) - 3)
+            yield f'{lead}{marks} "{text}"{heads}'
 
 
-def _layout(view: View) -> Iterator[tuple[str, int]]:
+class Folds:
+    """What a folded picture leaves out."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.hidden: dict[int, int] = {}  # child -> how many of its siblings before it
+        self._next: dict[int, int] = {}  # child -> its next sibling that is shown
+        self._leads: bytearray | None = None
+
+    def run(self, place: int) -> list[int]:
+        """The nodes from `place` down that have nothing to them and are alike."""
+        view = self.view
+        run: list[int] = []
+        while self._is_plain(place) and (not run or self._is_alike(run[0], place)):
+            run.append(place)
+            place = view.first_child[place]
+        return run
+
+    def _is_plain(self, place: int) -> bool:
+        view = self.view
+        child = view.first_child[place]
+        return (
+            bool(child)
+            and not view.next_child[child]
+            and not view.flags[place] & (KIND_REAL | HAS_INTENT)
+            and not view.marks[place] & (PINNED | EXCLUDED)
+            and place not in view.asides
+            and view.ids[place] not in view.heads
+        )
+
+    def _is_alike(self, one: int, other: int) -> bool:
+        view = self.view
+        return (
+            view.inside[one] == view.inside[other]
+            and (view.marks[one] ^ view.marks[other]) & ARCHIVED == 0
+        )
+
+    def children(self, first: int) -> None:
+        """Choose what is shown of the siblings that begin with `first`."""
+        siblings = [first]
+        while following := self.view.next_child[siblings[-1]]:
+            siblings.append(following)
+        if len(siblings) <= CHILDREN_MAX:
+            return
+        leads = self._leading_to_heads()
+        kept = [
+            number
+            for number, place in enumerate(siblings)
+            if leads[place] or not CHILDREN_ENDS <= number < len(siblings) - CHILDREN_ENDS
+        ]
+        for one, other in pairwise(kept):
+            self._next[siblings[one]] = siblings[other]
+            if other > one + 1:
+                self.hidden[siblings[other]] = other - one - 1
+
+    def next_sibling(self, place: int) -> int:
+        return self._next.get(place, self.view.next_child[place])
+
+    def _leading_to_heads(self) -> bytearray:
+        """For each place whether a branch ends at it or below it."""
+        if self._leads is None:
+            view = self.view
+            self._leads = bytearray(len(view.ids))
+            for place in range(view.tree_end - 1, 0, -1):
+                if view.ids[place] in view.heads:
+                    self._leads[place] = 1
+                if self._leads[place]:
+                    self._leads[view.above[place]] = 1
+        return self._leads
+
+
+def _layout(view: View, folds: Folds | None) -> Iterator[tuple[str, int]]:
     """(what stands before it, place) of each line, from the top."""
     first, following = view.first_child, view.next_child
     place = first[0]
@@ -467,20 +689,32 @@ def _layout(view: View) -> Iterator[tuple[str, int]]:
         yield lead, place
         for aside in _asides(view, place):
             yield margin + "* ", aside
+        if folds is not None and len(run := folds.run(place)) > RUN_NODES_MAX:
+            yield margin + "|", _BAR
+            ends = f"n{view.ids[run[1]]}..n{view.ids[run[-2]]}"
+            yield f"{margin}: {len(run) - 2:,} messages {ends}", _BAR
+            yield margin + "|", _BAR
+            place = run[-1]
+            yield margin, place
         child = first[place]
         if child:
             yield margin + "|", _BAR
             if not following[child]:
                 lead, place = margin, child
                 continue
+            if folds is not None:
+                folds.children(child)
             forks.append((child, len(margin)))
         if not forks:
             return
         place, width = forks.pop()
         # What stands left of a fork is the same for all its children.
         margin = margin[:width]
-        if following[place]:
-            forks.append((following[place], width))
+        if folds is not None and place in folds.hidden:
+            yield f"{margin}: {folds.hidden[place]:,} more", _BAR
+        sibling = following[place] if folds is None else folds.next_sibling(place)
+        if sibling:
+            forks.append((sibling, width))
             lead, margin = margin + "+-- ", margin + "|   "
         else:
             lead, margin = margin + "`-- ", margin + "    "
@@ -495,7 +729,7 @@ def _asides(view: View, place: int) -> Iterator[int]:
         waiting += reversed(view.asides.get(aside, []))
 
 
-def _node(view: View, place: int, line: bytes) -> str:
+def _node(view: View, place: int, line: bytes) -> tuple[str, str, str]:
     """A node as it is drawn: number and marks, text, heads."""
     node, flags, marks = view.ids[place], view.flags[place], view.marks[place]
     words = [f"n{node}"]
@@ -516,7 +750,7 @@ def _node(view: View, place: int, line: bytes) -> str:
         words += _summary(view, node)
     if view.inside[place]:
         words.append(f"(in n{view.inside[place]})")
-    return f'[{" ".join(words)}] "{one_line(text)}"{_heads(view, node)}'
+    return f"[{' '.join(words)}]", one_line(text), _heads(view, node)
 
 
 def _tag(line: bytes) -> str:
@@ -542,3 +776,304 @@ def _heads(view: View, node: int) -> str:
         f' [HEAD{"*" if is_current else ""} "{one_line(name)}"]'
         for name, is_current in view.heads.get(node, ())
     )
+
+
+# ================================================================================================
+# 4. drawio
+#
+# An uncompressed mxGraph file with one page. Each node is an `object` with its facts as attributes;
+# `text_json` is the whole text as a JSON string in ASCII, so that any character survives XML.
+# Layers: `tree`, shown, and three that are hidden: `coverage` (a summary to the first and the last
+# node of its interval), `versions` (a summary to the one it supersedes), `dependencies` (a summary
+# to what it was derived from).
+# ================================================================================================
+
+BOX_WIDTH, BOX_HEIGHT = 200, 56
+COLUMN_WIDTH, LANE_HEIGHT = 248, 76  # of the grid the boxes stand on
+BRANCHES_MAX = 50  # names listed at one box
+
+_BOX = "rounded=1;whiteSpace=wrap;html=0;overflow=hidden;align=left;spacing=6;fontSize=11;"
+# The first that fits is taken; the keys are explained in the README, section Pictures.
+BOX_STYLES = {
+    "head": "fillColor=#d5e8d4;strokeColor=#82b366;strokeWidth=2;",
+    "placeholder": "fillColor=#f5f5f5;strokeColor=#999999;dashed=1;fontColor=#666666;",
+    "summary": "fillColor=#fff2cc;strokeColor=#d6b656;",
+    "archived": "fillColor=#eeeeee;strokeColor=#b0b0b0;fontColor=#555555;",
+    "pinned": "fillColor=#f8cecc;strokeColor=#b85450;strokeWidth=2;",
+    "message": "fillColor=#dae8fc;strokeColor=#6c8ebf;",
+}
+LAYERS = {
+    "tree": "endArrow=none;strokeColor=#888888;",
+    "coverage": "dashed=1;endArrow=open;strokeColor=#d6b656;",
+    "versions": "endArrow=block;strokeColor=#9673a6;",
+    "dependencies": "dashed=1;endArrow=classic;strokeColor=#b85450;",
+}
+# Noncharacters and lone halves, which XML does not have; one_line leaves them alone.
+_NO_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
+
+
+def _drawio(view: View, title: str) -> Iterator[str]:
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n<mxfile host="Timeline">\n'
+    yield f'<diagram id="{title}" name="{title}">\n<mxGraphModel grid="1" page="0"><root>\n'
+    yield '<mxCell id="0"/>\n'
+    for name in LAYERS:
+        hidden = "" if name == "tree" else ' visible="0"'
+        yield f'<mxCell id="{name}" value="{name}" parent="0"{hidden}/>\n'
+    spots = _grid(view)
+    names = branches_at(view)
+    if view.holds_root:
+        yield _box("n0", "n0", "root", _style(view, 0), spots[0])
+    for start in range(1, len(view.ids), NODES_READ):
+        places = range(start, min(start + NODES_READ, len(view.ids)))
+        boxes = view.read(
+            places, lambda place, line: _node_box(view, place, line, spots[place], names[place])
+        )
+        for place in places:
+            yield boxes[place]
+    yield from _edges(view)
+    yield "</root></mxGraphModel>\n</diagram>\n</mxfile>\n"
+
+
+def _grid(view: View) -> list[tuple[int, int]]:
+    """(column, lane) of each place: a first child goes on in its parent's lane, the others open
+    lanes below all that stands there, so that no two nodes share a spot."""
+    children: dict[int, list[int]] = {}
+    for place in range(1, len(view.ids)):
+        parent = view.above[place] if place < view.tree_end else view.place_of(view.parents[place])
+        children.setdefault(parent, []).append(place)
+    spots = [(0, 0)] * len(view.ids)
+    lanes = 0
+    waiting = [(0, 0, 0)]
+    while waiting:
+        place, column, lane = waiting.pop()
+        if lane < 0:
+            lanes += 1
+            lane = lanes
+        spots[place] = (column, lane)
+        below = children.get(place, ())
+        waiting += [(child, column + 1, -1) for child in reversed(below[1:])]
+        waiting += [(child, column + 1, lane) for child in below[:1]]
+    return spots
+
+
+def branches_at(view: View) -> list[tuple[str, ...]]:
+    """For each place the names of the branches whose path holds it, oldest first.
+
+    Beyond BRANCHES_MAX only their number, as the last entry.
+    """
+    held: list[tuple[int, ...]] = [()] * len(view.ids)  # numbers in view.ends, and -how many more
+    for number, (_, place) in enumerate(view.ends):
+        held[place] = (*held[place], number)
+    for place in range(view.tree_end - 1, 0, -1):
+        above = view.above[place]
+        if held[place] and held[above] != held[place]:
+            held[above] = (
+                tuple(sorted({*held[above], *held[place]})) if held[above] else held[place]
+            )
+    texts: dict[tuple[int, ...], tuple[str, ...]] = {}
+    for each in set(held):
+        shown = tuple(view.ends[number][0] for number in each[:BRANCHES_MAX])
+        texts[each] = (
+            (*shown, f"+{len(each) - BRANCHES_MAX}") if len(each) > BRANCHES_MAX else shown
+        )
+    return [texts[each] for each in held]
+
+
+def _style(view: View, place: int) -> str:
+    node, flags, marks = view.ids[place], view.flags[place], view.marks[place]
+    if any(is_current for _, is_current in view.heads.get(node, ())):
+        name = "head"
+    elif flags & KIND_PLACEHOLDER:
+        name = "placeholder"
+    elif flags & KIND_REAL:
+        name = "summary"
+    elif marks & ARCHIVED:
+        name = "archived"
+    elif marks & PINNED:
+        name = "pinned"
+    else:
+        name = "message"
+    return _BOX + BOX_STYLES[name]
+
+
+def _node_box(
+    view: View, place: int, line: bytes, spot: tuple[int, int], names: tuple[str, ...]
+) -> str:
+    record = decode_head(line)
+    text = line_text(line)
+    marks, shown, heads = _node(view, place, line)
+    facts = {
+        "role": ROLES[view.flags[place] & ROLE_MASK],
+        "tokens": str(record["tokens"]),
+        "created_at": utc(record["ts"]),
+        "zone": "archive" if view.marks[place] & ARCHIVED else "hot",
+        "branches": ", ".join(map(one_line, names)),
+        "text_json": json.dumps(text),
+    }
+    label = f"{marks}{heads} {shown}"
+    return _box(f"n{view.ids[place]}", label, "node", _style(view, place), spot, facts)
+
+
+def _box(
+    node: str,
+    label: str,
+    kind: str,
+    style: str,
+    spot: tuple[int, int],
+    facts: dict[str, str] | None = None,
+) -> str:
+    shown = {"label": label, "kind": kind, **(facts or {})}
+    attributes = "".join(
+        f" {name}={quoteattr(_NO_XML.sub(_escape, value))}" for name, value in shown.items()
+    )
+    x, y = spot[0] * COLUMN_WIDTH, spot[1] * LANE_HEIGHT
+    return (
+        f'<object id="{node}"{attributes}><mxCell style="{style}" vertex="1" parent="tree">'
+        f'<mxGeometry x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" as="geometry"/>'
+        "</mxCell></object>\n"
+    )
+
+
+def _edges(view: View) -> Iterator[str]:
+    """Lines between nodes that are both in view."""
+    places = {node: place for place, node in enumerate(view.ids)}
+    if not view.holds_root:
+        del places[0]
+    for place in range(1, len(view.ids)):
+        node = view.ids[place]
+        found = [("tree", view.parents[place], node)]
+        summary = view.summaries.get(node)
+        if summary is not None:
+            found += [("coverage", node, each) for each in {summary.first, summary.last}]
+            if summary.supersedes:
+                found.append(("versions", node, summary.supersedes))
+            found += [("dependencies", node, each) for each in summary.derived_from]
+        for layer, source, target in found:
+            if source in places and target in places:
+                yield (
+                    f'<mxCell id="{layer}-n{source}-n{target}" style="{LAYERS[layer]}" edge="1" '
+                    f'parent="{layer}" source="n{source}" target="n{target}">'
+                    '<mxGeometry relative="1" as="geometry"/></mxCell>\n'
+                )
+
+
+def utc(seconds: int) -> str:
+    """A time as 2026-01-31T23:59:59Z; the number itself where no calendar reaches."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    except (OverflowError, OSError, ValueError):
+        return str(seconds)
+
+
+# ================================================================================================
+# 5. mermaid
+#
+# A `flowchart LR`. Every character of a label that the language could take for its own is written
+# as an entity code. Source: https://mermaid.js.org/syntax/flowchart.html.
+# ================================================================================================
+
+MERMAID_NODES_MAX = 500  # what GitHub renders
+_NO_LABEL = re.compile(r"[^\w \-.,:!?/()\[\]+=*'~]")
+MERMAID_CLASSES = {
+    "head": "fill:#d5e8d4,stroke:#82b366,color:#000",
+    "summary": "fill:#fff2cc,stroke:#d6b656,color:#000",
+    "archived": "fill:#eeeeee,stroke:#b0b0b0,color:#000",
+    "pinned": "fill:#f8cecc,stroke:#b85450,color:#000",
+    "message": "fill:#dae8fc,stroke:#6c8ebf,color:#000",
+}
+
+
+def _mermaid(view: View) -> Iterator[str]:
+    """The lines of a flow chart. A dotted arrow leads from a summary that nothing hangs on to the
+    last node of its interval.
+
+    Raises:
+        Refused: there are over MERMAID_NODES_MAX nodes.
+    """
+    count = len(view.ids) - 1
+    if count > MERMAID_NODES_MAX:
+        raise Refused(
+            f"{count:,} nodes are more than the {MERMAID_NODES_MAX} that GitHub renders as "
+            "mermaid: narrow it with --branch or with --from and --to",
+            nodes=count,
+            max=MERMAID_NODES_MAX,
+        )
+    return _mermaid_lines(view)
+
+
+def _mermaid_lines(view: View) -> Iterator[str]:
+    yield "flowchart LR"
+    places = range(1, len(view.ids))
+    shown = view.read(places, lambda place, line: _node(view, place, line))
+    if view.holds_root:
+        yield f'  n0["n0{_entities(_heads(view, 0))}"]'
+    for place in places:
+        marks, text, heads = shown[place]
+        label = f"{_entities(marks[1:-1] + heads)}<br/>{_entities(text)}"
+        yield f'  n{view.ids[place]}["{label}"]:::{_class(view, place)}'
+    asides = {each for under in view.asides.values() for each in under}
+    for place in places:
+        node = view.ids[place]
+        if place in asides:
+            last = view.summaries[node].last
+            if view.place_of(last):
+                yield f"  n{node} -.-> n{last}"
+        elif view.above[place] or view.holds_root:
+            yield f"  n{view.parents[place]} --> n{node}"
+    for name, style in MERMAID_CLASSES.items():
+        yield f"  classDef {name} {style}"
+
+
+def _class(view: View, place: int) -> str:
+    if any(is_current for _, is_current in view.heads.get(view.ids[place], ())):
+        return "head"
+    if view.flags[place] & KIND_REAL:
+        return "summary"
+    if view.marks[place] & ARCHIVED:
+        return "archived"
+    return "pinned" if view.marks[place] & PINNED else "message"
+
+
+def _entities(text: str) -> str:
+    return _NO_LABEL.sub(lambda match: f"#{ord(match[0])};", text)
+
+
+# ================================================================================================
+# 6. markdown
+#
+# One path as a transcript: a heading for each message, its text in a fence, summaries quoted.
+# ================================================================================================
+
+_BACKTICKS = re.compile("`+")
+# Control characters but tab and newline: a transcript may be read at a terminal.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _markdown(view: View, branch: str | None) -> Iterator[str]:
+    ends = f"n{view.ids[1]} to n{view.ids[view.tree_end - 1]}" if view.tree_end > 1 else "empty"
+    yield f"# {_plain('Branch ' + branch if branch is not None else 'Interval')} ({ends})"
+    for start in range(1, view.tree_end, NODES_READ):
+        places = range(start, min(start + NODES_READ, view.tree_end))
+        asides = [aside for place in places for aside in _asides(view, place)]
+        shown = view.read([*places, *asides], lambda place, line: _passage(view, place, line))
+        for place in places:
+            yield from shown[place]
+            for aside in _asides(view, place):
+                yield from shown[aside]
+
+
+def _passage(view: View, place: int, line: bytes) -> list[str]:
+    """A message with its heading, or a summary as a quotation."""
+    marks, _, heads = _node(view, place, line)
+    heading = f"## {_plain(marks[1:-1])} · {utc(decode_head(line)['ts'])}{_plain(heads)}"
+    text = line_text(line).replace("\r\n", "\n")
+    lines = _CONTROLS.sub(_escape, text).split("\n")
+    if view.flags[place] & KIND_REAL:
+        return ["", heading, "", *(f"> {_plain(each)}" for each in lines)]
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return ["", heading, "", f"{fence}text", *lines, fence]
+
+
+def _plain(text: str) -> str:
+    """`text` with what markdown or HTML could take for its own written as an escape."""
+    return re.sub(r"([\\`*_\[\]<>#&|~])", r"\\\1", text)
