@@ -753,6 +753,61 @@ _OPERATION_LIST = (
         "tl demo",
         scope="none",
     ),
+    Operation(
+        "skill",
+        "SKILL.md teaches agents when to use Timeline: say where it is, print it, or install it as "
+        "timeline/SKILL.md in the folders that agents read.",
+        (
+            Argument(
+                "action",
+                "choice",
+                "path, print or install",
+                required=True,
+                positional=True,
+                choices=("path", "print", "install"),
+            ),
+            Argument(
+                "client",
+                "choice",
+                "install: claude-code (.claude/skills), agents (.agents/skills: Codex, Cursor, "
+                "Gemini, VS Code and others)",
+                default="all",
+                choices=("claude-code", "agents", "all"),
+            ),
+            Argument("project", "flag", "install: in this folder's project, not the home folder"),
+            Argument("to", "path", "install: in this folder of skills instead"),
+        ),
+        '{"installed":[{"path":".../timeline/SKILL.md","status":"new"}]}; path and print answer '
+        "with text",
+        "tl skill install --client all",
+        scope="none",
+    ),
+    Operation(
+        "mcp_config",
+        "Print the entry that makes a client start the MCP server on this database, and on stderr "
+        "the file that it goes into.",
+        (
+            Argument(
+                "client",
+                "choice",
+                "whose format",
+                default="generic",
+                choices=(
+                    "claude-code",
+                    "claude-desktop",
+                    "cursor",
+                    "vscode",
+                    "codex",
+                    "gemini",
+                    "generic",
+                ),
+            ),
+        ),
+        '{"mcpServers":{"timeline":{"command":".../python3","args":[".../timeline_mcp.py"]}}}; '
+        "TOML for codex",
+        "tl mcp-config --client cursor",
+        scope="none",
+    ),
 )
 
 OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _OPERATION_LIST}

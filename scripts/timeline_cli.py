@@ -21,7 +21,7 @@ from timeline import Argument, Database, InvalidArgument, Operation, TimelineErr
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     Json = dict[str, Any]
@@ -587,12 +587,21 @@ def run(call: Call) -> None:
         raise SystemExit(1)
 
 
+class Text:
+    """An answer that is no JSON value: a picture, a page of text."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self.pieces = pieces
+
+
 def _print_answer(call: Call, value: Any) -> None:
-    if isinstance(value, (dict, list)):
-        print_json(value)
-    else:
-        for piece in value or ():
+    if isinstance(value, Text):
+        for piece in value.pieces:
             write_out(piece)
+    elif value is not None:
+        print_json(value)
 
 
 def answer(call: Call, database: Database, source: str) -> Any:
@@ -631,11 +640,8 @@ def _compact(database: Database, checked: Json, source: str) -> Any:
     return database.run("compact", {"purge": [f"n{node}" for node in nodes]})
 
 
-def _tree(database: Database, checked: Json, source: str) -> Iterator[str]:
-    pieces: Iterator[str] = _picture(
-        database, {**checked, "format": "ascii", "output": None}
-    ).pieces
-    return pieces
+def _tree(database: Database, checked: Json, source: str) -> Text:
+    return Text(_picture(database, {**checked, "format": "ascii", "output": None}).pieces)
 
 
 def _export(database: Database, checked: Json, source: str) -> Any:
@@ -643,7 +649,7 @@ def _export(database: Database, checked: Json, source: str) -> Any:
     if output is None:
         if checked["format"] in _FILE_FORMATS:
             raise InvalidArgument(f"--format {checked['format']} needs --output: name the file")
-        return _picture(database, checked).pieces
+        return Text(_picture(database, checked).pieces)
     output = os.path.abspath(output)
     _check_output(output, checked["force"])
     picture = _picture(database, checked)
@@ -848,7 +854,7 @@ def _demo(database: Database, checked: Json, source: str) -> None:
 def _demo_lines(name: str, shown: Any) -> Iterator[str]:
     """A result for people: a picture as it is, messages and the rest in short lines."""
     if name == "tree":
-        yield from "".join(shown).removesuffix("\n").split("\n")
+        yield from "".join(shown.pieces).removesuffix("\n").split("\n")
         return
     messages = shown["messages"] if name == "budget" else shown if name == "context" else ()
     for each in messages:
@@ -864,11 +870,126 @@ def _shortened(text: str, size: int) -> str:
     return text if len(text) <= size else text[: size - 3] + "..."
 
 
+# ---- setting up agents --------------------------------------------------------------------------
+
+
+def _skill(database: Database, checked: Json, source: str) -> Any:
+    path = skill_path()
+    if checked["action"] == "path":
+        return Text([path + "\n"])
+    with open(path, "rb") as file:
+        content = file.read()
+    if checked["action"] == "print":
+        return Text([content.decode("utf-8")])
+    if checked["to"] is not None:
+        folders = [os.path.abspath(checked["to"])]
+    else:
+        base = os.getcwd() if checked["project"] else os.path.expanduser("~")
+        wanted = _SKILL_FOLDERS if checked["client"] == "all" else (checked["client"],)
+        folders = [os.path.join(base, _SKILL_FOLDERS[client], "skills") for client in wanted]
+    return {"installed": [_install_skill(folder, content) for folder in folders]}
+
+
+_SKILL_FOLDERS = {"claude-code": ".claude", "agents": ".agents"}
+
+
+def skill_path() -> str:
+    """Where SKILL.md is: beside `scripts` in a source checkout, else where pip has put it.
+
+    Raises:
+        NotFound: it is in neither place.
+    """
+    scripts = os.path.dirname(os.path.abspath(timeline.__file__))
+    path = os.path.join(os.path.dirname(scripts), "SKILL.md")
+    if os.path.isfile(path) and os.path.isfile(os.path.join(scripts, "tl.py")):
+        return path
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        for each in files("timeline") or ():
+            if each.name == "SKILL.md":
+                return os.path.abspath(each.locate())
+    except PackageNotFoundError:
+        pass
+    raise timeline.NotFound(
+        f"no SKILL.md beside {scripts}: install Timeline anew, or copy it there"
+    )
+
+
+def _install_skill(folder: str, content: bytes) -> Json:
+    """Put SKILL.md into a folder of skills; what differs there is kept under another name.
+
+    Raises:
+        Refused: a symbolic link is in its place. OSError: nothing was changed.
+    """
+    import shutil
+    import time
+
+    path = os.path.join(folder, "timeline", "SKILL.md")
+    if os.path.islink(path):
+        raise timeline.Refused(
+            f"{path} is a symbolic link to {os.readlink(path)}: remove it, or keep it as it is"
+        )
+    try:
+        with open(path, "rb") as file:
+            if file.read() == content:
+                return {"path": path, "status": "unchanged"}
+    except FileNotFoundError:
+        pass
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    answer: Json = {"path": path, "status": "new"}
+    if os.path.exists(path):
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        backup, number = f"{path}.bak-{stamp}", 1
+        while os.path.lexists(backup):
+            number += 1
+            backup = f"{path}.bak-{stamp}-{number}"
+        shutil.copy2(path, backup)
+        answer = {"path": path, "status": "replaced", "backup": backup}
+    _write_output(path, True, iter([content.decode("utf-8")]))
+    return answer
+
+
+def _mcp_config(database: Database, checked: Json, source: str) -> Any:
+    """The entry for a client. The database is named in it unless it is the default one: clients
+    pass on few variables, and TIMELINE_DB is none of them."""
+    import json
+
+    client = checked["client"]
+    server = os.path.join(os.path.dirname(os.path.abspath(timeline.__file__)), "timeline_mcp.py")
+    command = [os.path.abspath(sys.executable) if sys.executable else "python3", server]
+    if source != "default":
+        command += ["--db", database.path]
+    entry: Json = {"command": command[0], "args": command[1:]}
+    notice(f"this goes into {_CONFIG_FILES[client]}")
+    if client == "codex":
+        values = (json.dumps(value, ensure_ascii=False) for value in entry.values())
+        return Text(["[mcp_servers.timeline]\ncommand = {}\nargs = {}\n".format(*values)])
+    if client in ("claude-code", "vscode"):
+        entry = {"type": "stdio", **entry}
+    key = "servers" if client == "vscode" else "mcpServers"
+    text = json.dumps({key: {"timeline": entry}}, ensure_ascii=False, indent=2)
+    return Text([text + "\n"])
+
+
+_CONFIG_FILES = {
+    "claude-code": ".mcp.json in the project's folder",
+    "claude-desktop": "claude_desktop_config.json, which Settings, Developer, Edit Config opens",
+    "cursor": "~/.cursor/mcp.json, or .cursor/mcp.json in the project's folder",
+    "vscode": ".vscode/mcp.json in the project's folder",
+    "codex": "~/.codex/config.toml",
+    "gemini": "~/.gemini/settings.json",
+    "generic": "your client's list of MCP servers",
+}
+
+
 _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {
     "compact": _compact,
     "demo": _demo,
     "export": _export,
     "import": _import,
+    "mcp_config": _mcp_config,
+    "skill": _skill,
     "tree": _tree,
     "where": _where,
 }
