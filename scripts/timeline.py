@@ -1071,7 +1071,7 @@ def _check_width(argument: Argument, value: object) -> str | int:
 
 
 _CHECKS: dict[str, Callable[[Argument, Any], Any]] = {
-    "branch": _check_string,
+    "branch": _check_title,
     "choice": _check_choice,
     "count": _check_count,
     "flag": _check_flag,
