@@ -1063,10 +1063,10 @@ def _check_intent(argument: Argument, value: object) -> Json:
 def _check_width(argument: Argument, value: object) -> str | int:
     if value == "auto":
         return "auto"
-    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 10:
-        value = int(value)
-    if type(value) is int and 0 < value <= TOKENS_MAX:
-        return value
+    digits = type(value) is str and value.isascii() and value.isdigit() and len(value) < 10
+    number = int(value) if digits else value  # type: ignore[call-overload]
+    if type(number) is int and 0 < number <= TOKENS_MAX:
+        return number
     raise _wrong(argument, value, "auto or a number of columns")
 
 

@@ -946,7 +946,14 @@ def _install_skill(folder: str, content: bytes) -> Json:
             backup = f"{path}.bak-{stamp}-{number}"
         shutil.copy2(path, backup)
         answer = {"path": path, "status": "replaced", "backup": backup}
-    _write_output(path, True, iter([content.decode("utf-8")]))
+    try:
+        _write_output(path, True, iter([content.decode("utf-8")]))
+    except OSError:
+        try:
+            os.rmdir(os.path.dirname(path))  # made for nothing
+        except OSError:
+            pass  # there is something in it
+        raise
     return answer
 
 
