@@ -74,6 +74,11 @@ def check_answer(line: bytes) -> Any:
     return answer
 
 
+def _hear_interrupts() -> None:
+    """A suite that runs in the background of a shell would hand its deafness on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Wire:
     """A running server. Use it in a `with` statement."""
 
@@ -91,6 +96,7 @@ class Wire:
                 stderr=stderr,
                 env={**os.environ, **env},
                 cwd=db.parent,
+                preexec_fn=None if sys.platform == "win32" else _hear_interrupts,
             )
         self.buffer = b""
         self.ids = 0
