@@ -970,7 +970,7 @@ def _check_intent(argument: Argument, value: object) -> Json:
 
 
 _CHECKS: dict[str, Callable[[Argument, Any], Any]] = {
-    "branch": _check_string,
+    "branch": _check_title,
     "choice": _check_choice,
     "count": _check_count,
     "flag": _check_flag,

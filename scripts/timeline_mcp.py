@@ -29,7 +29,7 @@ import os
 import sys
 
 import timeline
-from timeline import Argument, Database, InvalidArgument, Operation, TimelineError, quoted
+from timeline import TIMELINE, Argument, Database, InvalidArgument, Operation, TimelineError, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ TEXT_HEAD_CHARS, TEXT_TAIL_CHARS = 15_000, 2_000
 IDS_MAX = 200  # entries of a list of ids or names
 IDS_CHARS_MAX = 4_000  # and their JSON
 ROWS_DEFAULT = 50  # rows of a list where no limit is given
+ROWS_MAX = 100_000  # more would not fit whatever the limit of characters
 MORE_CHARS = 500  # the mark behind a page: a name of 200 characters, escaped
 LOCK_WAIT_S = 4.0
 
@@ -140,7 +141,7 @@ PLAIN_HELP_CHARS = 26  # "the branch", "at most this many"
 def needs_timeline(operation: Operation) -> bool:
     """Whether a call must always name its timeline: nothing else in it can tell which is meant."""
     argument = operation.by_name.get("timeline_id")
-    return argument is timeline.TIMELINE and not any(
+    return argument is TIMELINE and not any(
         each.kind == "node" and each.required for each in operation.arguments
     )
 
@@ -242,17 +243,18 @@ def call_arguments(operation: Operation, params: Mapping[str, Any]) -> Json:
         argument = operation.by_name.get(name)
         if argument is not None:
             given[name] = unwrapped(argument, value)
-    if (
-        needs_timeline(operation)
-        and given.get("timeline_id") is None
-        and given.get("node") in (None, "n0")
-        and given.get("before") in (None, "n0")
-    ):
-        raise InvalidArgument(
-            f"{operation.tool} needs timeline_id"
-            + (" or node" if optional_node(operation) else "")
-            + ": timeline_list shows the timelines"
-        )
+    if given.get("timeline_id") is None and operation.by_name.get("timeline_id") is TIMELINE:
+        named = [given.get(name) for name in ("node", "before", "from")]
+        if "n0" in named:
+            raise InvalidArgument(
+                f"{operation.tool} needs timeline_id here: each timeline has its own n0"
+            )
+        if needs_timeline(operation) and not any(named):
+            raise InvalidArgument(
+                f"{operation.tool} needs timeline_id"
+                + (" or node" if optional_node(operation) else "")
+                + ": timeline_list shows the timelines"
+            )
     return given
 
 
@@ -354,7 +356,9 @@ class Shaper:
     def _rows(self, operation: Operation, given: Json) -> list[Json]:
         """A page of rows, and behind it a mark if there are more."""
         key = {"branches": "name", "list": "timeline_id"}.get(operation.name, "node")
-        limit = timeline.check_arguments(operation, {"limit": ROWS_DEFAULT, **given})["limit"]
+        if given.get("limit") is None:
+            given = {**given, "limit": ROWS_DEFAULT}
+        limit = min(timeline.check_arguments(operation, given)["limit"], ROWS_MAX)
         found = self.database.run(operation.name, {**given, "limit": limit + 1})
         rows = [self._cut_ids(row, "{}_count") for row in found]
         shown = timeline.page(rows, key, None, limit)
@@ -365,10 +369,13 @@ class Shaper:
 
     def _budget(self, given: Json) -> Json:
         """A budget that is looked at before it writes its placeholders."""
-        if not self.database.is_repeated("budget", given):
-            dry = self._shaped_budget({**_without_key(given), "dry_run": True})
+        only_reads = given.get("dry_run") is True
+        if only_reads or not self.database.is_repeated("budget", given):
+            # A dry run refuses a key; this one is not what the key is for.
+            asked = given if only_reads else {**_without_key(given), "dry_run": True}
+            dry = self._shaped_budget(asked)
             self._fitting(dry, lambda: self._narrower_budget(given, dry))
-            if given.get("dry_run") is True:
+            if only_reads:
                 return dry
         return self._shaped_budget(given)
 
@@ -379,7 +386,12 @@ class Shaper:
         return shown
 
     def _narrower_budget(self, given: Json, large: Json) -> Json | None:
-        """A smaller `max_tokens`. Answers grow with it, but not evenly."""
+        """No explanation, or a smaller `max_tokens`. Answers grow with it, but not evenly."""
+        if "explain" in large:
+            short = {name: value for name, value in large.items() if name != "explain"}
+            given = {**given, "explain": False}
+            narrower = {} if self.fits(short) else self._narrower_budget(given, short)
+            return None if narrower is None else {"explain": False, **narrower}
         size = len(timeline.dumps(large))
         asked = large["total_tokens"]
         while asked:
@@ -503,6 +515,9 @@ class Server:
             return response(good_id, self._answer(message["method"], params or {}))
         except Failure as error:
             return failure(good_id, error.code, str(error), error.data)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request has its answer
+            _say_defect(error)
+            return failure(good_id, DEFECT, "internal error, see stderr")
 
     def _answer(self, method: str, params: Json) -> Json:
         meta = params.get("_meta")
@@ -566,7 +581,7 @@ class Server:
             raise Failure(
                 WRONG_VERSION,
                 f"protocol version {quoted(version)} is not served in an envelope",
-                {"supported": [ENVELOPE_REVISION], "requested": version[:80]},
+                {"supported": [ENVELOPE_REVISION], "requested": quoted(version)[1:-1]},
             )
         if method == "server/discover":
             found = {
@@ -610,6 +625,7 @@ class Server:
             raise Failure(WRONG_PARAMS, f"{name} is off: start with --tools +{operation.group}")
         try:
             value = self.shaper.run(operation, call_arguments(operation, params))
+            text = timeline.dumps(value)
         except TooLarge as error:
             data: Json = {"chars": error.chars, "max": self.shaper.chars_max}
             if error.narrower is not None:
@@ -622,12 +638,10 @@ class Server:
             where = f" ({error.filename})" if error.filename else ""
             message = f"the system failed: {error.strerror or error}{where}"
             return self._failed(message, {"errno": error.errno}, False)
-        except (Exception, RecursionError) as error:  # the last line of defence
-            _say(f"internal error in {name}, please report it: {type(error).__name__}: {error}")
-            if os.environ.get("TIMELINE_DEBUG"):
-                raise
+        except Exception as error:  # noqa: BLE001 - the last line of defence
+            _say_defect(error)
             return self._failed(f"internal error in {name}, see stderr", {}, False)
-        result: Json = {"content": [{"type": "text", "text": timeline.dumps(value)}]}
+        result: Json = {"content": [{"type": "text", "text": text}]}
         if revision >= "2025-06-18":
             result["structuredContent"] = value if isinstance(value, dict) else {"result": value}
         return result
@@ -696,27 +710,34 @@ def frames(source: BinaryIO) -> Iterator[tuple[bytes, bytes | None]]:
         yield head, tail
 
 
-def id_in(part: bytes) -> object:
-    """The id that a piece of a long frame shows at its first level, as far as one can tell."""
+def id_in(head: bytes, tail: bytes) -> object:
+    """The id of a long frame, if its first or last bytes show one at the first level."""
     import re
 
-    found = re.search(rb'[{,]\s*"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,100}")\s*[,}]', part)
-    if found is None:
-        return None
-    try:
-        value = json.loads(found[1])
-        return value if is_id(value) else None
-    except ValueError:
-        return None
+    pattern = rb'[{,]\s*"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,100}")\s*(?=[,}])'
+    # Quotes within a string are escaped, so what is found is no part of one.
+    strings = rb'"(?:[^"\\]|\\.)*"'
+    for part, from_start in ((head, True), (tail, False)):
+        for found in re.finditer(pattern, part):
+            outside = part[: found.start() + 1] if from_start else part[found.end() :]
+            bare = re.sub(strings, b"", outside)
+            opened = sum(map(bare.count, (b"{", b"["))) - sum(map(bare.count, (b"}", b"]")))
+            if abs(opened) == 1:
+                try:
+                    value = json.loads(found[1])
+                    str(value).encode()  # half of a surrogate pair could not be sent back
+                    return value
+                except ValueError:
+                    return None
+    return None
 
 
 def answer_to(server: Server, line: bytes, tail: bytes | None) -> bytes:
     """The frame to send back, b"" for none."""
     answer: Json | list[Json] | None
     if tail is not None:
-        known = id_in(line)
         answer = failure(
-            id_in(tail) if known is None else known,
+            id_in(line, tail),
             NO_REQUEST,
             f"a frame has at most {FRAME_BYTES_MAX} bytes: send long texts in parts",
         )
@@ -725,8 +746,10 @@ def answer_to(server: Server, line: bytes, tail: bytes | None) -> bytes:
             answer = server.handle(parse_frame(line))
         except Failure as error:
             answer = failure(None, error.code, str(error))
-    if answer is None:
-        return b""
+    return b"" if answer is None else encoded(answer)
+
+
+def encoded(answer: Json | list[Json]) -> bytes:
     return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -736,10 +759,8 @@ def serve(server: Server, source: BinaryIO, write: Callable[[bytes], None]) -> N
         try:
             answer = answer_to(server, line, tail)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are still served
-            _say(f"internal error, please report it: {type(error).__name__}: {error}")
-            answer = (
-                json.dumps(failure(None, DEFECT, "internal error, see stderr")).encode() + b"\n"
-            )
+            _say_defect(error)
+            answer = encoded(failure(None, DEFECT, "internal error, see stderr"))
         if answer:
             write(answer)
 
@@ -751,6 +772,15 @@ def _say(message: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass  # nobody listens
+
+
+def _say_defect(error: Exception) -> None:
+    """Called where `error` is being handled."""
+    _say(f"internal error, please report it: {type(error).__name__}: {quoted(error)}")
+    if os.environ.get("TIMELINE_DEBUG"):
+        import traceback
+
+        _say(traceback.format_exc())
 
 
 # ---- the program --------------------------------------------------------------------------------
@@ -827,7 +857,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Serve stdin and stdout until stdin ends; the exit code."""
     server = make_server(sys.argv[1:] if arguments is None else arguments)
     # Whatever prints from now on, here or in a library, must not get between the frames.
-    sink = os.dup(1)
+    try:
+        sink = os.dup(1)
+    except OSError:
+        _say("stdout is closed: there is nobody to answer")
+        return 5
     try:
         os.dup2(2, 1)
     except OSError:  # stderr is closed
