@@ -319,7 +319,7 @@ class Shaper:
                 return {**message, "text": shown, "cut": {"chars": len(text)}}
             head, tail = head * room // size, tail * room // size
 
-    def _cut_ids(self, value: Any, count: str) -> Any:
+    def _cut_ids(self, value: Any, count: str, room: int = IDS_CHARS_MAX) -> Any:
         """An object whose long lists of ids or names are cut short and counted under `count`."""
         if not isinstance(value, dict):
             return value
@@ -328,7 +328,7 @@ class Shaper:
             if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
                 continue
             kept = ids[:IDS_MAX]
-            while len(timeline.dumps(kept)) > IDS_CHARS_MAX:
+            while len(timeline.dumps(kept)) > room:
                 kept = kept[: len(kept) * 3 // 4]
             if len(kept) < len(ids):
                 shown[name] = kept
@@ -337,14 +337,22 @@ class Shaper:
 
     def _node(self, value: Json, given: Json) -> Json:
         asked = "cut" in value  # for a part of the text
-        shown = self._cut_ids(value if asked else self._cut_text(value), "{}_count")
+        room = self.chars_max // 16  # for each of its lists
+        shown = self._cut_ids(value if asked else self._cut_text(value), "{}_count", room)
+        if "summary" in shown:
+            shown["summary"] = self._cut_ids(shown["summary"], "{}_count", room)
+        note = shown.get("intent", {}).get("note", "")
+        if (count := _chars_that_fit(note, self.chars_max // 4)) < len(note):
+            shown["intent"] = {**shown["intent"], "note": note[:count], "note_chars": len(note)}
 
         def narrower() -> Json | None:
             slim = {"blocks": False} if "blocks" in shown else {}
             if slim and self.fits({**shown, "blocks": None}):
                 return slim
-            text = str(shown["text"])
-            spare = self.chars_max - len(timeline.dumps({**shown, "blocks": None, "text": ""}))
+            text = str(value["text"])
+            cut = {"chars": timeline.TEXT_BYTES_MAX, "offset": timeline.TEXT_BYTES_MAX}
+            bare = {**shown, "blocks": None, "text": "", "cut": cut}
+            spare = self.chars_max - len(timeline.dumps(bare))
             return {**slim, "chars": _chars_that_fit(text, spare)} if spare > 0 else None
 
         return self._fitting(shown, narrower)
