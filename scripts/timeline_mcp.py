@@ -189,8 +189,7 @@ def list_entry(operation: Operation, revision: str) -> Json:
 
 def optional_node(operation: Operation) -> bool:
     """Whether a node may be named that tells the timeline."""
-    node = operation.by_name.get("node")
-    return node is not None and not node.required
+    return "node" in operation.by_name and "node" not in operation.required
 
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -289,7 +288,9 @@ class Shaper:
         value = self.database.run(operation.name, given)
         if operation.name == "context":
             messages = [self._cut_text(each) for each in value]
-            return self._fitting(messages, lambda: {"last": self._suffix(messages)})
+            return self._fitting(
+                messages, lambda: {"last": _count_that_fits(reversed(messages), self.chars_max)}
+            )
         if operation.name == "node":
             return self._node(value, given)
         return self._cut_ids(value, "count") if operation.changes else value
@@ -357,10 +358,6 @@ class Shaper:
 
         return self._fitting(shown, narrower)
 
-    def _suffix(self, items: list[Json]) -> int:
-        """How many of the last items fit together."""
-        return _count_that_fits(reversed(items), self.chars_max)
-
     def _rows(self, operation: Operation, given: Json) -> list[Json]:
         """A page of rows, and behind it a mark if there are more."""
         key = {"branches": "name", "list": "timeline_id"}.get(operation.name, "node")
@@ -373,7 +370,14 @@ class Shaper:
         if len(shown) < len(rows) and shown:
             shown = [*shown, {"more": True, "after": shown[-1][key]}]
         room = self.chars_max - MORE_CHARS
-        return self._fitting(shown, lambda: {"limit": _count_that_fits(iter(rows), room)})
+
+        def narrower() -> Json:
+            count = _count_that_fits(iter(rows), room)
+            page = timeline.page(rows, key, None, count)  # longer where ended branches share a name
+            fits = len(timeline.dumps(page)) <= room
+            return {"limit": count} if fits else {"all": False, "limit": self.chars_max // 1_200}
+
+        return self._fitting(shown, narrower)
 
     def _budget(self, given: Json) -> Json:
         """A budget that is looked at before it writes its placeholders."""

@@ -118,6 +118,21 @@ def test_pages_give_every_row_once(wire: Wire) -> None:
         assert len(seen) == len(set(seen)) == count, name
 
 
+def test_ended_branches_of_one_name_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    database = timeline.Database(str(tmp_path / "db.json"))
+    database.run("create", {})
+    for _ in range(300):
+        database.run("fork", {"node": "n0", "name": "again"})
+        database.run("drop_branch", {"name": "again"})
+    database.close()
+    with Wire(tmp_path / "db.json") as wire:
+        wire.open().limit = 40_000  # type: ignore[attr-defined]
+        given = {"timeline_id": "tl0", "all": True, "limit": 400}
+        asked, rows = fitting(wire, "timeline_branches", given)
+        assert asked["all"] is False
+        assert [row["name"] for row in rows] == ["main"]
+
+
 def test_going_back_through_a_context_gives_every_message_once(wire: Wire) -> None:
     seen: list[str] = []
     given: Json = {"timeline_id": "tl0", "node": "n36"}
