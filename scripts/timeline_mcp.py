@@ -189,8 +189,7 @@ def list_entry(operation: Operation, revision: str) -> Json:
 
 def optional_node(operation: Operation) -> bool:
     """Whether a node may be named that tells the timeline."""
-    node = operation.by_name.get("node")
-    return node is not None and not node.required
+    return "node" in operation.by_name and "node" not in operation.required
 
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -289,7 +288,9 @@ class Shaper:
         value = self.database.run(operation.name, given)
         if operation.name == "context":
             messages = [self._cut_text(each) for each in value]
-            return self._fitting(messages, lambda: {"last": self._suffix(messages)})
+            return self._fitting(
+                messages, lambda: {"last": _count_that_fits(reversed(messages), self.chars_max)}
+            )
         if operation.name == "node":
             return self._node(value, given)
         return self._cut_ids(value, "count") if operation.changes else value
@@ -319,7 +320,7 @@ class Shaper:
                 return {**message, "text": shown, "cut": {"chars": len(text)}}
             head, tail = head * room // size, tail * room // size
 
-    def _cut_ids(self, value: Any, count: str) -> Any:
+    def _cut_ids(self, value: Any, count: str, room: int = IDS_CHARS_MAX) -> Any:
         """An object whose long lists of ids or names are cut short and counted under `count`."""
         if not isinstance(value, dict):
             return value
@@ -328,7 +329,7 @@ class Shaper:
             if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
                 continue
             kept = ids[:IDS_MAX]
-            while len(timeline.dumps(kept)) > IDS_CHARS_MAX:
+            while len(timeline.dumps(kept)) > room:
                 kept = kept[: len(kept) * 3 // 4]
             if len(kept) < len(ids):
                 shown[name] = kept
@@ -337,21 +338,25 @@ class Shaper:
 
     def _node(self, value: Json, given: Json) -> Json:
         asked = "cut" in value  # for a part of the text
-        shown = self._cut_ids(value if asked else self._cut_text(value), "{}_count")
+        room = self.chars_max // 16  # for each of its lists
+        shown = self._cut_ids(value if asked else self._cut_text(value), "{}_count", room)
+        if "summary" in shown:
+            shown["summary"] = self._cut_ids(shown["summary"], "{}_count", room)
+        note = shown.get("intent", {}).get("note", "")
+        if (count := _chars_that_fit(note, self.chars_max // 4)) < len(note):
+            shown["intent"] = {**shown["intent"], "note": note[:count], "note_chars": len(note)}
 
         def narrower() -> Json | None:
             slim = {"blocks": False} if "blocks" in shown else {}
             if slim and self.fits({**shown, "blocks": None}):
                 return slim
-            text = str(shown["text"])
-            spare = self.chars_max - len(timeline.dumps({**shown, "blocks": None, "text": ""}))
+            text = str(value["text"])
+            cut = {"chars": timeline.TEXT_BYTES_MAX, "offset": timeline.TEXT_BYTES_MAX}
+            bare = {**shown, "blocks": None, "text": "", "cut": cut}
+            spare = self.chars_max - len(timeline.dumps(bare))
             return {**slim, "chars": _chars_that_fit(text, spare)} if spare > 0 else None
 
         return self._fitting(shown, narrower)
-
-    def _suffix(self, items: list[Json]) -> int:
-        """How many of the last items fit together."""
-        return _count_that_fits(reversed(items), self.chars_max)
 
     def _rows(self, operation: Operation, given: Json) -> list[Json]:
         """A page of rows, and behind it a mark if there are more."""
@@ -368,7 +373,14 @@ class Shaper:
         if len(shown) < len(rows) and shown:
             shown = [*shown, {"more": True, "after": shown[-1][key]}]
         room = self.chars_max - MORE_CHARS
-        return self._fitting(shown, lambda: {"limit": _count_that_fits(iter(rows), room)})
+
+        def narrower() -> Json:
+            count = _count_that_fits(iter(rows), room)
+            page = timeline.page(rows, key, None, count)  # longer where ended branches share a name
+            fits = len(timeline.dumps(page)) <= room
+            return {"limit": count} if fits else {"all": False, "limit": self.chars_max // 1_200}
+
+        return self._fitting(shown, narrower)
 
     def _budget(self, given: Json) -> Json:
         """A budget that is looked at before it writes its placeholders."""
@@ -634,6 +646,8 @@ class Server:
             if error.narrower is not None:
                 data["try"] = error.narrower
             message = f"result of {error.chars:,} characters is above {self.shaper.chars_max:,}"
+            if error.narrower is None:
+                message += ": unpin or summarize, or start the server with --max-output-chars"
             return self._failed(message, data, False)
         except TimelineError as error:
             return self._failed(str(error), error.data, isinstance(error, InvalidArgument))

@@ -298,10 +298,8 @@ class Fuzzer:
 
     def new_id(self) -> int:
         self.count += 1
-        # Far apart, so that a frame with changed bytes does not carry the id of another.
-        number = self.count * 1_000_003 + 7
-        self.sent.append(number)
-        return number
+        self.sent.append(self.random.getrandbits(52))  # no changed frame hits upon another's
+        return self.sent[-1]
 
     def value(self, depth: int = 0) -> Any:
         pick = self.random.choice

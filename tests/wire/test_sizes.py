@@ -171,7 +171,9 @@ def test_a_node_with_many_children_and_branches_counts_them(tmp_path: Path) -> N
         base.run("append", said)
     with Wire(tmp_path / "t.db", "--max-output-chars", str(LIMIT)) as wire:
         shown = wire.open().value("timeline_node", {"node": "n1"})
-        assert shown["children"] == [f"n{number}" for number in range(2, 202)]
+        shown_ids = len(shown["children"])
+        assert 50 < shown_ids <= 200
+        assert shown["children"] == [f"n{number}" for number in range(2, 2 + shown_ids)]
         assert shown["children_count"] == 3_000
         assert shown["branches_count"] == 3_001
         assert 0 < len(shown["branches"]) <= 200
