@@ -262,7 +262,8 @@ class Argument:
 class Operation:
     """One operation. `changes`: it may write and takes an idempotency key.
 
-    `scope` is "timeline" (it works in one), "database" or "none" (it names its database itself).
+    `scope` is "timeline" (it works in one), "database" or "none" (it names its database itself, or
+    needs none).
     `tool` is its MCP name and `group` the set of tools it belongs to; `repeatable`: doing it twice
     is like doing it once; `key_shown`: tools show the key among its arguments.
     """
@@ -715,6 +716,59 @@ _OPERATION_LIST = (
         (),
         "the story, as text",
         "tl demo",
+        scope="none",
+    ),
+    Operation(
+        "skill",
+        "Install SKILL.md, which tells an agent when to use Timeline, as timeline/SKILL.md in its "
+        "folder of skills.",
+        (
+            Argument(
+                "action",
+                "choice",
+                "where it is, its text, or copy it (a different file there is kept as "
+                "SKILL.md.bak-TIME)",
+                required=True,
+                choices=("path", "print", "install"),
+                positional=True,
+            ),
+            Argument("to", "path", "folder of skills to install into"),
+            Argument(
+                "client",
+                "choice",
+                "claude-code: .claude/skills in the home folder; agents: .agents/skills, which "
+                "other clients read; all: both, as without --to",
+                choices=("claude-code", "agents", "all"),
+            ),
+            Argument("project", "flag", "into the current folder instead of the home folder"),
+        ),
+        '{"installed":[{"path":"...","status":"written"}]}; of path and print: text',
+        "tl skill install --client all",
+        scope="none",
+    ),
+    Operation(
+        "mcp_config",
+        "Print the entry that starts tl-mcp for a client's configuration. stdout holds the entry "
+        "alone, stderr says in which file it goes.",
+        (
+            Argument(
+                "client",
+                "choice",
+                "the client",
+                default="generic",
+                choices=(
+                    "claude-code",
+                    "claude-desktop",
+                    "cursor",
+                    "vscode",
+                    "codex",
+                    "gemini",
+                    "generic",
+                ),
+            ),
+        ),
+        "the entry, as JSON (codex: TOML); with the database of --db or TIMELINE_DB, if given",
+        "tl mcp-config --client cursor",
         scope="none",
     ),
 )
