@@ -263,7 +263,8 @@ class Argument:
 class Operation:
     """One operation. `changes`: it may write and takes an idempotency key.
 
-    `scope` is "timeline" (it works in one), "database" or "none" (it names its database itself).
+    `scope` is "timeline" (it works in one), "database" or "none" (it names its database itself, or
+    needs none).
     `tool` is its MCP name and `group` the set of tools it belongs to; `repeatable`: doing it twice
     is like doing it once; `key_shown`: tools show the key among its arguments.
     """
@@ -755,42 +756,41 @@ _OPERATION_LIST = (
     ),
     Operation(
         "skill",
-        "SKILL.md teaches agents when to use Timeline: say where it is, print it, or install it as "
-        "timeline/SKILL.md in the folders that agents read.",
+        "Install SKILL.md, which tells an agent when to use Timeline, as timeline/SKILL.md in its "
+        "folder of skills.",
         (
             Argument(
                 "action",
                 "choice",
-                "path, print or install",
+                "where it is, its text, or copy it (a different file there is kept as "
+                "SKILL.md.bak-TIME)",
                 required=True,
-                positional=True,
                 choices=("path", "print", "install"),
+                positional=True,
             ),
+            Argument("to", "path", "folder of skills to install into"),
             Argument(
                 "client",
                 "choice",
-                "install: claude-code (.claude/skills), agents (.agents/skills: Codex, Cursor, "
-                "Gemini, VS Code and others)",
-                default="all",
+                "claude-code: .claude/skills in the home folder; agents: .agents/skills, which "
+                "other clients read; all: both, as without --to",
                 choices=("claude-code", "agents", "all"),
             ),
-            Argument("project", "flag", "install: in this folder's project, not the home folder"),
-            Argument("to", "path", "install: in this folder of skills instead"),
+            Argument("project", "flag", "into the current folder instead of the home folder"),
         ),
-        '{"installed":[{"path":".../timeline/SKILL.md","status":"new"}]}; path and print answer '
-        "with text",
+        '{"installed":[{"path":"...","status":"written"}]}; of path and print: text',
         "tl skill install --client all",
         scope="none",
     ),
     Operation(
         "mcp_config",
-        "Print the entry that makes a client start the MCP server on this database, and on stderr "
-        "the file that it goes into.",
+        "Print the entry that starts tl-mcp for a client's configuration. stdout holds the entry "
+        "alone, stderr says in which file it goes.",
         (
             Argument(
                 "client",
                 "choice",
-                "whose format",
+                "the client",
                 default="generic",
                 choices=(
                     "claude-code",
@@ -803,8 +803,7 @@ _OPERATION_LIST = (
                 ),
             ),
         ),
-        '{"mcpServers":{"timeline":{"command":".../python3","args":[".../timeline_mcp.py"]}}}; '
-        "TOML for codex",
+        "the entry, as JSON (codex: TOML); with the database of --db or TIMELINE_DB, if given",
         "tl mcp-config --client cursor",
         scope="none",
     ),

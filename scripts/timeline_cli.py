@@ -506,9 +506,8 @@ def _add_argument(command: Any, argument: Argument) -> None:
         text += f" (default: {argument.default})"
     if argument.positional:
         many = {"nargs": "+"} if argument.kind == "paths" else {}
-        command.add_argument(
-            argument.name, metavar=argument.name.rstrip("s").upper(), help=text, **many
-        )
+        name = "|".join(argument.choices) or argument.name.rstrip("s").upper()
+        command.add_argument(argument.name, metavar=name, help=text, **many)
     elif argument.kind == "flag":
         command.add_argument(
             f"--{argument.flag}", dest=argument.name, action="store_true", help=text
@@ -873,121 +872,206 @@ def _shortened(text: str, size: int) -> str:
 # ---- setting up agents --------------------------------------------------------------------------
 
 
-def _skill(database: Database, checked: Json, source: str) -> Any:
-    path = skill_path()
-    if checked["action"] == "path":
-        return Text([path + "\n"])
-    with open(path, "rb") as file:
-        content = file.read()
-    if checked["action"] == "print":
-        return Text([content.decode("utf-8")])
-    if checked["to"] is not None:
-        folders = [os.path.abspath(checked["to"])]
+def _mcp_config(database: Database, checked: Json, source: str) -> Text:
+    """The entry; a notice says where it goes."""
+    import json
+
+    if not sys.executable:
+        raise timeline.Refused("the path of this Python is unknown: start it by its whole path")
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "timeline_mcp.py")
+    # Clients pass little of the environment on, so what TIMELINE_DB says is written down.
+    named = [] if source == "default" else ["--db", os.path.abspath(database.path)]
+    command = [_utf8_path(each) for each in (sys.executable, script, *named)]
+    client = checked["client"]
+    for line in _config_places(client, command):
+        notice(line)
+    if client == "codex":
+        # A JSON string is a TOML string but for DEL, which TOML wants escaped.
+        program, *arguments = (
+            json.dumps(each, ensure_ascii=False).replace("\x7f", "\\u007f") for each in command
+        )
+        args = ", ".join(arguments)
+        return Text([f"[mcp_servers.timeline]\ncommand = {program}\nargs = [{args}]\n"])
+    entry: Json = {"command": command[0], "args": command[1:]}
+    if client in ("claude-code", "cursor", "vscode"):
+        entry = {"type": "stdio", **entry}
+    table = "servers" if client == "vscode" else "mcpServers"
+    shown = {table: {"timeline": entry}}
+    return Text([json.dumps(shown, ensure_ascii=False, indent=2) + "\n"])
+
+
+def _utf8_path(path: str) -> str:
+    """A path as it can stand in a file of UTF-8, whatever the locale is."""
+    try:
+        return os.fsencode(path).decode("utf-8")
+    except UnicodeError:
+        raise timeline.Refused(
+            f"{timeline.quoted(path)} is no UTF-8, so no configuration can hold it: rename it"
+        ) from None
+
+
+def _config_places(client: str, command: list[str]) -> Iterator[str]:
+    """What to do with the entry of a client, in lines."""
+    home = os.path.expanduser("~")
+    if client == "claude-desktop":
+        folders = {
+            "darwin": os.path.join(home, "Library", "Application Support"),
+            "win32": os.environ.get("APPDATA") or os.path.join(home, "AppData", "Roaming"),
+        }
+        folder = folders.get(sys.platform, os.path.join(home, ".config"))
+        place = os.path.join(folder, "Claude", "claude_desktop_config.json")
     else:
-        base = os.getcwd() if checked["project"] else os.path.expanduser("~")
-        wanted = _SKILL_FOLDERS if checked["client"] == "all" else (checked["client"],)
-        folders = [os.path.join(base, _SKILL_FOLDERS[client], "skills") for client in wanted]
-    return {"installed": [_install_skill(folder, content) for folder in folders]}
+        codex = os.environ.get("CODEX_HOME") or os.path.join(home, ".codex")
+        place = {
+            "claude-code": ".mcp.json in the project's folder",
+            "codex": os.path.join(codex, "config.toml"),
+            "cursor": os.path.join(home, ".cursor", "mcp.json")
+            + ", or .cursor/mcp.json in the project's folder",
+            "gemini": os.path.join(home, ".gemini", "settings.json")
+            + ", or .gemini/settings.json in the project's folder",
+            "generic": "your client's MCP configuration",
+            "vscode": ".vscode/mcp.json in the project's folder",
+        }[client]
+    yield f"this goes into {place}; where that has other servers, add timeline beside them"
+    if client == "claude-code":
+        yield f"or, for all projects: claude mcp add --scope user timeline -- {_shell(command)}"
 
 
-_SKILL_FOLDERS = {"claude-code": ".claude", "agents": ".agents"}
+def _shell(command: list[str]) -> str:
+    """A command as this system's shell reads it."""
+    if sys.platform == "win32":
+        import subprocess
+
+        return subprocess.list2cmdline(command)
+    import shlex
+
+    return shlex.join(command)
+
+
+def _skill(database: Database, checked: Json, source: str) -> Json | Text:
+    given = [name for name in ("to", "client", "project") if checked[name]]
+    path = skill_path()
+    if checked["action"] != "install":
+        if given:
+            raise InvalidArgument(f"--{given[0]} goes with install, not {checked['action']}")
+        if checked["action"] == "path":
+            return Text([path + "\n"])
+        with open(path, encoding="utf-8", newline="") as file:
+            return Text([file.read()])
+    if checked["to"] is not None and len(given) > 1:
+        raise InvalidArgument(f"--to and --{given[1]} were both given: name one of them")
+    with open(path, "rb") as source_file:
+        data = source_file.read()
+    return {"installed": [install_skill(folder, data) for folder in _skills_folders(checked)]}
 
 
 def skill_path() -> str:
-    """Where SKILL.md is: beside `scripts` in a source checkout, else where pip has put it.
+    """Where SKILL.md is: in the source checkout, else among the files of the installed package.
 
     Raises:
-        NotFound: it is in neither place.
+        Refused: it is in neither.
     """
-    scripts = os.path.dirname(os.path.abspath(timeline.__file__))
-    path = os.path.join(os.path.dirname(scripts), "SKILL.md")
-    if os.path.isfile(path) and os.path.isfile(os.path.join(scripts, "tl.py")):
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.join(os.path.dirname(here), "SKILL.md")
+    if os.path.isfile(path):
         return path
     from importlib.metadata import PackageNotFoundError, files
 
     try:
-        for each in files("timeline") or ():
-            if each.name == "SKILL.md":
-                return os.path.abspath(each.locate())
+        found = [each for each in files("timeline") or () if each.name == "SKILL.md"]
     except PackageNotFoundError:
-        pass
-    raise timeline.NotFound(
-        f"no SKILL.md beside {scripts}: install Timeline anew, or copy it there"
+        found = []
+    for each in found:
+        path = os.path.normpath(str(each.locate()))
+        if os.path.isfile(path):
+            return path
+    raise timeline.Refused(
+        f"SKILL.md is neither above {here} nor in an installed package: install Timeline again"
     )
 
 
-def _install_skill(folder: str, content: bytes) -> Json:
-    """Put SKILL.md into a folder of skills; what differs there is kept under another name.
+def _skills_folders(checked: Json) -> list[str]:
+    """The folders of skills to install into."""
+    if checked["to"] is not None:
+        return [os.path.abspath(checked["to"])]
+    base = os.getcwd() if checked["project"] else os.path.expanduser("~")
+    claude = os.path.join(base, ".claude")
+    if not checked["project"]:
+        claude = os.environ.get("CLAUDE_CONFIG_DIR") or claude
+    folders = {"claude-code": claude, "agents": os.path.join(base, ".agents")}
+    client = checked["client"] or "all"
+    return [
+        os.path.join(folder, "skills")
+        for name, folder in folders.items()
+        if client in (name, "all")
+    ]
+
+
+def install_skill(skills: str, data: bytes) -> Json:
+    """Make `timeline/SKILL.md` in the folder `skills` hold `data`, and say what was done.
+
+    Another file there is kept beside it. A link in its place is kept too, as a link, and what it
+    leads to is never written.
 
     Raises:
-        Refused: a symbolic link is in its place. OSError: nothing was changed.
+        Refused: the folder `timeline` is a link, so the file would land elsewhere.
     """
-    import shutil
-    import time
-
-    path = os.path.join(folder, "timeline", "SKILL.md")
-    if os.path.islink(path):
+    folder = os.path.join(skills, "timeline")
+    path = os.path.join(folder, "SKILL.md")
+    old = _bytes_of(path)
+    if old == data:
+        return {"path": path, "status": "unchanged"}
+    if os.path.islink(folder):
         raise timeline.Refused(
-            f"{path} is a symbolic link to {os.readlink(path)}: remove it, or keep it as it is"
+            f"{folder} is a link to {os.readlink(folder)}, which holds another SKILL.md or none: "
+            "bring that one up to date, or remove the link and install again",
+            path=folder,
         )
+    os.makedirs(folder, exist_ok=True)
+    temporary = f"{path}.tmp-{os.getpid()}"
+    result: Json = {"path": path, "status": "written"}
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.lexists(path):
+            result = {"path": path, "status": "replaced", "kept": _keep(path, old)}
+        os.replace(temporary, path)
+    except BaseException:
+        for each in (temporary, result.get("kept")):
+            if each is not None and os.path.lexists(each):
+                os.remove(each)
+        raise
+    return result
+
+
+def _bytes_of(path: str) -> bytes | None:
+    """What a file holds; None if there is none."""
     try:
         with open(path, "rb") as file:
-            if file.read() == content:
-                return {"path": path, "status": "unchanged"}
+            return file.read()
     except FileNotFoundError:
-        pass
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    answer: Json = {"path": path, "status": "new"}
-    if os.path.exists(path):
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        backup, number = f"{path}.bak-{stamp}", 1
-        while os.path.lexists(backup):
-            number += 1
-            backup = f"{path}.bak-{stamp}-{number}"
-        shutil.copy2(path, backup)
-        answer = {"path": path, "status": "replaced", "backup": backup}
-    try:
-        _write_output(path, True, iter([content.decode("utf-8")]))
-    except OSError:
+        return None
+
+
+def _keep(path: str, data: bytes | None) -> str:
+    """The path of a copy of the file or link at `path`."""
+    import time
+
+    name = f"{path}.bak-{time.strftime('%Y%m%dT%H%M%S')}"
+    kept, number = name, 1
+    while True:
         try:
-            os.rmdir(os.path.dirname(path))  # made for nothing
-        except OSError:
-            pass  # there is something in it
-        raise
-    return answer
-
-
-def _mcp_config(database: Database, checked: Json, source: str) -> Any:
-    """The entry for a client. The database is named in it unless it is the default one: clients
-    pass on few variables, and TIMELINE_DB is none of them."""
-    import json
-
-    client = checked["client"]
-    server = os.path.join(os.path.dirname(os.path.abspath(timeline.__file__)), "timeline_mcp.py")
-    command = [os.path.abspath(sys.executable) if sys.executable else "python3", server]
-    if source != "default":
-        command += ["--db", database.path]
-    entry: Json = {"command": command[0], "args": command[1:]}
-    notice(f"this goes into {_CONFIG_FILES[client]}")
-    if client == "codex":
-        values = (json.dumps(value, ensure_ascii=False) for value in entry.values())
-        return Text(["[mcp_servers.timeline]\ncommand = {}\nargs = {}\n".format(*values)])
-    if client in ("claude-code", "vscode"):
-        entry = {"type": "stdio", **entry}
-    key = "servers" if client == "vscode" else "mcpServers"
-    text = json.dumps({key: {"timeline": entry}}, ensure_ascii=False, indent=2)
-    return Text([text + "\n"])
-
-
-_CONFIG_FILES = {
-    "claude-code": ".mcp.json in the project's folder",
-    "claude-desktop": "claude_desktop_config.json, which Settings, Developer, Edit Config opens",
-    "cursor": "~/.cursor/mcp.json, or .cursor/mcp.json in the project's folder",
-    "vscode": ".vscode/mcp.json in the project's folder",
-    "codex": "~/.codex/config.toml",
-    "gemini": "~/.gemini/settings.json",
-    "generic": "your client's list of MCP servers",
-}
+            if os.path.islink(path):
+                os.symlink(os.readlink(path), kept)
+            else:
+                with open(kept, "xb") as file:
+                    file.write(data or b"")
+            return kept
+        except FileExistsError:  # of the same second
+            number += 1
+            kept = f"{name}-{number}"
 
 
 _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {

@@ -1,4 +1,4 @@
-"""README says what the program does: each command in it exists, each example runs."""
+"""README and SKILL.md say what the program does: what they name exists, each example runs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import timeline_mcp
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SKILL = (ROOT / "SKILL.md").read_text(encoding="utf-8")
+DOCUMENTS = pytest.mark.parametrize("document", [README, SKILL], ids=["README", "SKILL"])
 
 
-def shell_lines(text: str) -> list[str]:
+def shell_lines(document: str) -> list[str]:
     """The lines of a document's shell examples, without the command for the tests."""
-    without_tests = re.sub(r"<!-- tests -->.*?<!-- /tests -->", "", text, flags=re.S)
+    without_tests = re.sub(r"<!-- tests -->.*?<!-- /tests -->", "", document, flags=re.S)
     blocks = re.findall(r"```sh\n(.*?)```", without_tests, flags=re.S)
     return [line for block in blocks for line in block.splitlines() if line]
 
 
-@pytest.mark.parametrize(("text", "least"), [(README, 15), (SKILL, 2)], ids=["README", "SKILL"])
+@DOCUMENTS
 def test_every_example_runs_in_order(
-    text: str,
-    least: int,
+    document: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -36,9 +36,10 @@ def test_every_example_runs_in_order(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    monkeypatch.delenv("TIMELINE_DB", raising=False)
+    for name in ("TIMELINE_DB", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
     ran = 0
-    for line in shell_lines(text):
+    for line in shell_lines(document):
         words = shlex.split(line)
         if words[0] == "export":
             name, value = words[1].split("=", 1)
@@ -51,7 +52,7 @@ def test_every_example_runs_in_order(
             words[2] = str(ROOT / "tests" / "samples" / "claude-code")
         assert timeline_cli.main(words[1:]) == 0, (line, capsys.readouterr().err)
         ran += 1
-    assert ran >= least
+    assert ran > 10
 
 
 def test_readme_names_every_command_and_no_other() -> None:
@@ -88,102 +89,210 @@ def test_product_text_names_nothing_outside_the_project() -> None:
         assert not re.search(r"TODO|FIXME|\.\./shared", text), path
 
 
-# ---- tools in the documents ---------------------------------------------------------------------
+# ---- the names in both documents ----------------------------------------------------------------
 
 
-def test_documents_name_every_tool_and_no_other() -> None:
-    for text in (SKILL, README):
-        assert set(re.findall(r"\btimeline_[a-z_]+\b", text)) <= {
-            *timeline_mcp.TOOLS,
-            "timeline_id",
-            "timeline_cli",
-            "timeline_export",
-            "timeline_import",
-            "timeline_mcp",
-        }
-    assert set(timeline_mcp.TOOLS) <= set(re.findall(r"\btimeline_[a-z_]+\b", SKILL))
-
-
-def calls_of_skill() -> list[tuple[str, str]]:
-    """(tool, JSON arguments) of each call that SKILL.md shows, quotations joined."""
-    joined = re.sub(r"`\n> `", "", SKILL)
-    return re.findall(r"(timeline_[a-z_]+) (\{.*?\})`", joined, flags=re.S)
-
-
-def test_calls_in_the_skill_have_arguments_that_the_tools_take() -> None:
-    calls = calls_of_skill()
-    assert len(calls) > 12
-    for tool, shown in calls:
-        operation = timeline_mcp.TOOLS[tool]
-        given = json.loads(shown)
-        timeline.check_arguments(operation, given)
-        assert timeline_mcp.call_arguments(operation, {"arguments": given}) == given
-
-
-def test_backticked_arguments_in_the_skill_exist() -> None:
-    known = {
-        argument.name
-        for operation in timeline_mcp.TOOLS.values()
-        for argument in operation.arguments
+def offered() -> dict[str, set[str]]:
+    """The server's own list: the arguments of each tool, the quiet ones too."""
+    server = timeline_mcp.Server("unused.json")
+    server.handle(
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "x"}}
+    )
+    answer = server.handle({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+    assert isinstance(answer, dict)
+    return {
+        each["name"]: set(each["inputSchema"]["properties"])
+        | set(timeline_mcp.TOOLS[each["name"]].by_name)
+        for each in answer["result"]["tools"]
     }
-    answers = {
-        "messages",
-        "placeholder",
-        "reasons",
-        "uncovered",
-        "pinned",
-        "current",
-        "required_tokens",
+
+
+@DOCUMENTS
+def test_every_tool_in_a_document_is_offered(document: str) -> None:
+    # timeline_cli.py and the like are files.
+    named = set(re.findall(r"\btimeline_[a-z_]+\b(?!\.py)", document)) - {"timeline_"}
+    named -= {"timeline_id"}
+    assert named <= set(offered())
+    assert named
+
+
+def test_the_skill_names_every_tool() -> None:
+    assert set(offered()) <= set(re.findall(r"timeline_[a-z_]+", SKILL))
+
+
+@DOCUMENTS
+def test_every_word_in_quotes_that_looks_like_an_argument_is_one(document: str) -> None:
+    arguments = {name for names in offered().values() for name in names}
+    answers = {"required_tokens", "timeline_id", "text_json", "created_at"}
+    for word in re.findall(r"`([a-z]+_[a-z_]+)`", document):
+        assert word in arguments | answers | set(offered()) | {"timeline_"}, word
+
+
+@DOCUMENTS
+def test_every_option_in_a_document_is_known_to_a_parser(document: str) -> None:
+    known = {"--help", "--version"} | set(timeline_mcp.build_parser()._option_string_actions)
+    commands = timeline_cli.build_parser()._subparsers
+    assert commands is not None
+    for parser in commands._group_actions[0].choices.values():  # type: ignore[union-attr]
+        known |= set(parser._option_string_actions)
+    foreign = {"--quiet"}  # of pip
+    found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", re.sub(r"<!--|-->", "", document)))
+    assert found - foreign <= known
+
+
+# ---- README, section MCP ------------------------------------------------------------------------
+
+MCP = README.split("## MCP", 1)[1].split("\n## ", 1)[0]
+
+
+def test_tools_are_named_as_readme_says() -> None:
+    without = MCP.split("No tools:")[1].split(".", 1)[0]
+    for operation in timeline.OPERATIONS.values():
+        command = f"`{timeline_cli.command_name(operation)}`"
+        wanted = None if command in without else f"timeline_{operation.name}"
+        if operation.name == "budget":
+            wanted = "timeline_context_budget"
+        elif operation.name == "include":
+            wanted = None
+        assert operation.tool == wanted, operation.name
+
+
+def test_arguments_of_tools_are_named_as_readme_says() -> None:
+    other = {"timeline": "timeline_id", "max": "max_tokens"}
+    for operation in timeline_mcp.TOOLS.values():
+        for argument in operation.arguments:
+            if argument.flag == "-" or argument.kind == "intent":
+                continue
+            flag = argument.flag
+            wanted = other.get(flag, flag.replace("-", "_"))
+            if operation.name.startswith("archive") and flag == "name":
+                wanted = "branch"
+            assert argument.name == wanted, operation.name
+
+
+def test_options_sizes_and_revisions_of_the_server_stand_in_readme() -> None:
+    options = {
+        option
+        for option in timeline_mcp.build_parser()._option_string_actions
+        if option.startswith("--")
     }
-    for word in re.findall(r"`([a-z_]+)`", SKILL):
-        assert word in known | answers | {"timeline_id", "tl"} or word in timeline_mcp.TOOLS, word
+    assert set(re.findall(r"^\| `(--[a-z-]+)`", MCP, flags=re.M)) == options - {
+        "--help",
+        "--version",
+    }
+    revisions = (*timeline_mcp.HANDSHAKE_REVISIONS, timeline_mcp.ENVELOPE_REVISION)
+    assert tuple(re.findall(r"\b20\d\d-\d\d-\d\d\b", MCP)) == revisions
+    for number in (
+        timeline_mcp.OUTPUT_CHARS,
+        timeline_mcp.OUTPUT_CHARS_MIN,
+        timeline_mcp.TEXT_CHARS_MAX,
+    ):
+        assert f"{number:,}" in MCP
+    assert f"at most {timeline_mcp.FRAME_BYTES_MAX >> 20} MiB" in MCP
+    assert f"{timeline_mcp.ROWS_DEFAULT} rows" in MCP
+    assert f"(default {timeline_mcp.LOCK_WAIT_S:g})" in MCP
+    assert all(f"`{group}`" in MCP for group in timeline_mcp.GROUPS)
 
 
-def test_errors_and_answers_quoted_in_the_skill_are_the_engine_s(tmp_path: Path) -> None:
-    base = timeline.Database(str(tmp_path / "db"))
-    base.run("create")
-    for number in range(20):
-        base.run("append", {"role": "user", "text": f"message {number} " * 20})
-    base.run("pin", {"node": "n1"})
-    with pytest.raises(timeline.BudgetInfeasible, match="budget infeasible") as caught:
-        base.run("budget", {"max_tokens": 1})
-    assert "required_tokens" in caught.value.data
-    shown = base.run("budget", {"max_tokens": 400})["messages"]
-    gap = next(each for each in shown if each.get("placeholder"))
-    count = int(gap["to"][1:]) - int(gap["from"][1:]) + 1
-    assert gap["text"].startswith(f"[{count} messages left out: {gap['from']}..{gap['to']}. ")
-    assert re.search(r'"\[\d+ messages left out: n\d+\.\.n\d+\. …\]"', SKILL)
-    base.run("fork", {"node": "n20", "name": "b"})
-    reasons = base.run("archive_check", {"branch": "main"})["reasons"]
-    assert {each["reason"] for each in reasons} == {"current", "pinned", "uncovered"}
+def test_readme_shows_every_client_of_the_set_up_commands() -> None:
+    section = README.split("## Set up agents", 1)[1].split("\n## ", 1)[0]
+    for name in ("skill", "mcp_config"):
+        for client in timeline.OPERATIONS[name].by_name["client"].choices:
+            assert f"`{client}`" in section or f"--client {client}" in section
 
 
-def test_skill_keeps_to_the_format_of_agent_skills() -> None:
-    assert SKILL.startswith("---\nname: timeline\n")
-    front, body = SKILL.split("---\n", 2)[1:]
-    fields = dict(line.split(": ", 1) for line in front.splitlines())
-    assert list(fields) == ["name", "description", "license", "compatibility"]
-    for name, most in (("description", 1024), ("compatibility", 500)):
-        value = json.loads(fields[name])  # in double quotes, as YAML and JSON both read it
-        assert 0 < len(value) <= most
-    for word in (
-        "branch", "fork", "what if", "go back", "compact", "summarize", "out of context", "archive",
-        "分支", "分叉", "世界线", "回到", "压缩上下文", "摘要", "归档", "接着上次",
-    ):  # fmt: skip
-        assert word in fields["description"], word
+# ---- SKILL.md -----------------------------------------------------------------------------------
+
+
+def front_matter() -> dict[str, str]:
+    """The keys of SKILL.md's first lines: plain values, and `>-` blocks whose lines are joined."""
+    assert SKILL.startswith("---\n")
+    found: dict[str, str] = {}
+    key = ""
+    for line in SKILL.split("---\n", 2)[1].splitlines():
+        if line.startswith("  "):
+            found[key] = f"{found[key]} {line.strip()}".strip()
+            continue
+        key, colon, value = line.partition(": ")
+        assert colon, line
+        assert key not in found
+        assert value == ">-" or ": " not in value
+        found[key] = "" if value == ">-" else value
+    return found
+
+
+def test_the_front_matter_is_what_skill_readers_take() -> None:
+    found = front_matter()
+    allowed = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+    assert set(found) <= allowed
+    assert found["name"] == "timeline"
+    assert 1 <= len(found["description"]) <= 1024
+    assert 1 <= len(found["compatibility"]) <= 500
+    words = (
+        "branch, fork, what if, go back, compact, summarize, out of context, archive, 分支, 分叉, "
+        "世界线, 回到, 压缩上下文, 摘要, 归档, 接着上次"
+    )
+    assert all(word in found["description"] for word in words.split(", "))
+
+
+def test_the_skill_is_short_and_needs_no_other_file() -> None:
     assert SKILL.count("\n") < 300
-    assert timeline.estimate(SKILL, "wide") < 4_000
-    assert not re.search(r"\]\((?!https?:)", body), "it must work without anything beside it"
+    assert len(SKILL) / 4 < 4000
+    assert not re.findall(r"\]\((?!https://)", SKILL)
+    assert "README" not in SKILL
 
 
-def test_options_of_the_server_in_readme_are_those_it_has() -> None:
-    shown = timeline_mcp.build_parser().format_help()
-    table = README.split("| option | what it does |", 1)[1].split("\n\n", 1)[0]
-    named = set(re.findall(r"`(--[a-z-]+)", table))
-    assert named == set(re.findall(r"--[a-z-]+", shown)) - {"--help", "--version"}
-    assert f"({timeline_mcp.OUTPUT_CHARS:,}; at least {timeline_mcp.OUTPUT_CHARS_MIN:,})" in table
-    assert f"above {timeline_mcp.TEXT_CHARS_MAX:,} characters" in README
-    assert f"Lists come {timeline_mcp.ROWS_DEFAULT} rows" in README
-    assert f"ids above {timeline_mcp.IDS_MAX} are" in README
-    for revision in (*timeline_mcp.HANDSHAKE_REVISIONS, timeline_mcp.ENVELOPE_REVISION):
-        assert revision in README
+EXAMPLE = re.compile(r"^(timeline_\w+) (\{.*\})\n→ (.*)$", re.M)
+
+
+def test_every_answer_in_the_skill_is_the_servers(tmp_path: Path) -> None:
+    server = timeline_mcp.Server(str(tmp_path / "db.json"))
+    server.revision = timeline_mcp.HANDSHAKE_REVISIONS[-1]
+    examples = EXAMPLE.findall(SKILL)
+    blocks = re.findall(r"```\n(.*?)```", SKILL, flags=re.S)
+    # What looks like a call and is in no example with an answer would not be tried.
+    assert sum(len(re.findall(r"^timeline_", block, flags=re.M)) for block in blocks) == len(
+        examples
+    )
+    for name, arguments, wanted in examples:
+        answer = server.handle(
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": name, "arguments": json.loads(arguments)},
+            }
+        )
+        assert isinstance(answer, dict)
+        shown = answer["result"]["content"][0]["text"]
+        pattern = re.escape(wanted).replace("…", ".*")
+        assert re.fullmatch(pattern, shown, flags=re.S), (name, arguments, shown)
+    server.close()
+
+
+def test_each_rule_of_the_skill_has_one_example() -> None:
+    rules = re.split(r"^## \d\. ", SKILL.split("## More tools")[0], flags=re.M)[1:]
+    assert len(rules) == 8
+    for rule in rules:
+        assert EXAMPLE.search(rule) or rule.startswith("Never")
+
+
+def test_errors_quoted_in_the_skill_are_the_programs(tmp_path: Path) -> None:
+    database = timeline.Database(str(tmp_path / "db.json"))
+    told = []
+    calls = (
+        ("context", {}),
+        ("create", {}),
+        ("node", {"node": "n99"}),
+        ("append", {"role": "user", "text": "x"}),
+        ("append", {"role": "user", "text": "x", "expect_head": "n0"}),
+        ("budget", {"max_tokens": 0}),
+    )
+    for name, arguments in calls:
+        try:
+            database.run(name, arguments)
+        except timeline.TimelineError as error:
+            told.append(str(error))
+    quoted = ("no database at", "unknown node n99", "head moved", "budget infeasible")
+    assert [text[: len(each)] for text, each in zip(told, quoted, strict=True)] == list(quoted)
+    assert all(f"`{each}`" in SKILL for each in quoted)
