@@ -55,7 +55,6 @@ INVARIANTS
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import time
 import zlib
@@ -64,6 +63,12 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+try:
+    # What `struct` re-exports. Loading that module costs as much as reading the index does.
+    from _struct import Struct
+except ImportError:  # another Python
+    from struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -1372,7 +1377,7 @@ def from_runs(runs: Iterable[Sequence[int]]) -> list[int]:
 # doctor and repair all go through it. Knows records; must not know files or locks.
 # ================================================================================================
 
-ROW = struct.Struct("<2Q12I")
+ROW = Struct("<2Q12I")
 ROW_BYTES = ROW.size  # 64
 OFFSET, PREFIX, PARENT, DEPTH, JUMP, TL, FLAGS, FROM, TO, PREV, FACT, LENGTH, COUNT, CRC = range(14)
 # OFFSET, LENGTH: the node's line in the log. PREFIX: tokens of root..node. JUMP: a far ancestor.
@@ -1392,10 +1397,10 @@ IS_COPY = 256  # a copy of a message that a client kept behind its own summary
 HAS_SOURCE = 512  # came from a transcript
 
 _ROLE_INDEX = {role: index for index, role in enumerate(ROLES)}
-_pack_unchecked = struct.Struct("<2Q11I").pack  # all but the row's crc
+_pack_unchecked = Struct("<2Q11I").pack  # all but the row's crc
 _unpack_row_from = ROW.unpack_from
-_unpack_depth_and_jump = struct.Struct("<2I").unpack_from
-_CRC_FIELD = struct.Struct("<I")
+_unpack_depth_and_jump = Struct("<2I").unpack_from
+_U32 = Struct("<I")
 _PARENT_BYTE = 16  # where PARENT stands in a row
 _ROWS_KEPT = 1024  # half a megabyte
 
@@ -1524,7 +1529,7 @@ def rows_are_whole(raw: bytes) -> bool:
     such rows in a line: one call compares them with as many rows of zeros.
     """
     count = len(raw) // ROW_BYTES
-    blank = bytes(60) + _CRC_FIELD.pack(zlib.crc32(bytes(60)))
+    blank = bytes(60) + _U32.pack(zlib.crc32(bytes(60)))
     return zlib.crc32(raw) == zlib.crc32(blank * count)
 
 
@@ -2088,7 +2093,7 @@ def children_of(rows: Rows, lowest: list[int], node: int, tl: int) -> list[int]:
 
 def _named_parent(rows: Rows, node: int, first: int, last: int) -> list[int]:
     """Those of the nodes first..last whose rows, unchecked, name `node` as parent."""
-    wanted = struct.pack("<I", node)
+    wanted = _U32.pack(node)
     found = []
     for start, raw in rows.chunks(first, last):
         # Two bytes of each row first, the whole field only where they fit: slicing bytes with a
@@ -3508,7 +3513,7 @@ else:
 # ================================================================================================
 
 # Hash; log offset + 1 and, in the upper 16 bits, part of a crc of the slot; all zero: empty.
-_SLOT = struct.Struct("<QQ")
+_SLOT = Struct("<QQ")
 _SLOT_OFFSET = (1 << 48) - 1
 _SLOT_BYTES = 16
 _FIRST_TABLE_SLOTS = 4096
@@ -3624,7 +3629,7 @@ def index_header(magic: bytes, log_id: str, index_id: str) -> bytes:
     """First 64 bytes of `rows` and `lookup`: which log, and which build of its index, they
     belong to."""
     body = (magic + bytes.fromhex(log_id) + bytes.fromhex(index_id)).ljust(60, b"\0")
-    return body + _CRC_FIELD.pack(zlib.crc32(body))
+    return body + _U32.pack(zlib.crc32(body))
 
 
 class Memory:
