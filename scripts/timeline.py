@@ -108,7 +108,7 @@ FORMAT_VERSION = 1
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
-EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown")
+EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html")
 
 # Scalar values that count as one token in `wide`: written out, so that every Python counts alike.
 WIDE_RANGES = (
@@ -711,7 +711,7 @@ _OPERATION_LIST = (
             Argument(
                 "format",
                 "choice",
-                "ascii, mermaid, markdown: also to standard output; drawio: needs --output",
+                "ascii, mermaid, markdown: also to standard output; drawio, html: need --output",
                 default="ascii",
                 choices=EXPORT_FORMATS,
             ),

@@ -662,7 +662,7 @@ def _export(database: Database, checked: Json, source: str) -> Any:
     }
 
 
-_FILE_FORMATS = ("drawio",)  # no terminal and no pipe has a use for them
+_FILE_FORMATS = ("drawio", "html")  # no terminal and no pipe has a use for them
 
 
 def _picture(database: Database, checked: Json) -> Any:
@@ -845,6 +845,10 @@ def _demo(database: Database, checked: Json, source: str) -> None:
         for line in _demo_lines(call.operation.name, shown):
             write_out(f"  {line}\n")
         write_out("\n")
+    page = os.path.join(folder, "demo.html")
+    call = read_arguments(["export", "--format", "html", "--output", page, "--db", path])
+    answer(call, Database(path, notice=notice), "option")
+    write_out(f"The same as a page to look, click and search in: {page}\n\n")
     started = f"python3 {sys.argv[0]}" if sys.argv[0].endswith(".py") else _PROGRAM
     write_out(f"All this is in {folder}, which may be deleted. Look at the database again:\n")
     write_out(f"  {started} tree --db {path}\n")

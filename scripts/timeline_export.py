@@ -7,6 +7,7 @@ MAP (sections are marked by banners)
    4 drawio        a diagram to edit in draw.io
    5 mermaid       a flow chart that GitHub and others render
    6 markdown      one path as a transcript to read
+   7 html          one page to look, click and search in
 
 HOW A TREE IS DRAWN
   * A view is a whole timeline, or a part of one path: a branch's path or an interval.
@@ -27,6 +28,7 @@ import re
 import time
 from array import array
 from bisect import bisect_left
+from html import escape as html_escape
 from itertools import pairwise
 from xml.sax.saxutils import quoteattr
 
@@ -463,6 +465,9 @@ def picture(
     view = view_of(database, tl, branch, first, last, placeholders=format == "drawio")
     if format == "drawio":
         return Picture(view, _drawio(view, f"tl{tl}"))
+    if format == "html":
+        title = database.store.state.timelines[tl].title
+        return Picture(view, _html(view, title or f"tl{tl}"))
     if format == "mermaid":
         lines = _mermaid(view)
     elif format == "markdown":
@@ -1077,3 +1082,788 @@ def _passage(view: View, place: int, line: bytes) -> list[str]:
 def _plain(text: str) -> str:
     """`text` with what markdown or HTML could take for its own written as an escape."""
     return re.sub(r"([\\`*_\[\]<>#&|~])", r"\\\1", text)
+
+
+# ================================================================================================
+# 7. html
+#
+# One file that asks the network for nothing: a strict Content-Security-Policy lets in its own
+# style and script by their hashes. The data are JSON in a script element of another type, with
+# everything escaped that could end it, and reach the page as text only. Rows and lanes are laid
+# out here; the page draws those that are on the screen. Source: https://www.w3.org/TR/CSP3/.
+# ================================================================================================
+
+_NO_SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+def _html(view: View, title: str) -> Iterator[str]:
+    spots = _lanes(view)
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"style-src '{_source_hash(_STYLE)}'; script-src '{_source_hash(_SCRIPT)}'"
+    )
+    name = html_escape(one_line(title))
+    head, tail = _PAGE.split("DATA")
+    yield head.replace("STYLE", _STYLE).replace("POLICY", policy).replace("TITLE", name)
+    facts = {
+        "title": title,
+        "heads": {f"n{node}": each for node, each in view.heads.items()},
+        "root": view.holds_root,
+        "summaries": {
+            str(node): [
+                each.first, each.last, each.version, each.supersedes or 0,
+                view.successor.get(node, 0), int(node in view.stale), list(each.derived_from),
+            ]
+            for node, each in view.summaries.items()
+        },
+    }  # fmt: skip
+    yield _for_script(facts)[:-1] + ',"nodes":['
+    for start in range(1, len(view.ids), NODES_READ):
+        places = range(start, min(start + NODES_READ, len(view.ids)))
+        rows = view.read(places, lambda place, line: _html_row(view, place, line, spots[place]))
+        for place in places:
+            yield ("" if place == 1 else ",") + rows[place]
+    yield "]}" + tail.replace("SCRIPT", _SCRIPT)
+
+
+def _html_row(view: View, place: int, line: bytes, spot: tuple[int, int]) -> str:
+    """A node as a list: id, parent, role, tokens, time, marks, lane, run, newest summary, intent,
+    text."""
+    record = decode_head(line)
+    marks = view.marks[place] | (8 if view.flags[place] & KIND_REAL else 0)
+    intent = record.get("intent") or {}
+    return _for_script(
+        [
+            view.ids[place],
+            view.parents[place]
+            if place < view.tree_end or view.place_of(view.parents[place])
+            else 0,
+            ROLES[view.flags[place] & ROLE_MASK],
+            record["tokens"],
+            record["ts"],
+            marks | (16 if record.get("purged") else 0),
+            *spot,
+            view.inside[place],
+            [intent.get("tag", ""), intent.get("note", "")] if intent else 0,
+            line_text(line),
+        ]
+    )
+
+
+def _for_script(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_NO_SCRIPT)
+
+
+def _source_hash(text: str) -> str:
+    from base64 import b64encode
+    from hashlib import sha256
+
+    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
+
+
+def _lanes(view: View) -> list[tuple[int, int]]:
+    """(lane, run) of each place, rows being in the order of the numbers: a first child goes on in
+    its parent's run and lane, another one begins a run in the first free lane. A lane is free below
+    its last line."""
+    size = len(view.ids)
+    parents = [
+        view.above[place] if place < view.tree_end else view.place_of(view.parents[place])
+        for place in range(size)
+    ]
+    last_child = list(range(size))
+    for place in range(1, size):
+        last_child[parents[place]] = max(last_child[parents[place]], place)
+    spots = [(0, 0)] * size
+    runs = 0
+    busy: list[int] = []  # for each lane the last place that needs it
+    continued = bytearray(size)
+    for place in range(1, size):
+        parent = parents[place]
+        if parent and not continued[parent]:
+            continued[parent] = 1
+            spots[place] = spots[parent]
+        else:
+            lane = next((n for n, until in enumerate(busy) if until < place), len(busy))
+            if lane == len(busy):
+                busy.append(0)
+            spots[place] = (lane, runs)
+            runs += 1
+        lane = spots[place][0]
+        busy[lane] = max(busy[lane], last_child[place])
+    return spots
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="POLICY">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>TITLE</title>
+<style>STYLE</style>
+</head>
+<body>
+<header>
+<h1 id="title" dir="auto"></h1>
+<p id="facts"></p>
+<form id="find" role="search">
+<input id="query" type="search" placeholder="Search messages  ( / )" aria-label="Search messages"
+ autocomplete="off" spellcheck="false">
+<output id="hits" for="query" aria-live="polite"></output>
+<button type="button" id="before" title="Previous hit (Shift+Enter)">&#8593;<span> Previous hit</span></button>
+<button type="button" id="next" title="Next hit (Enter)">&#8595;<span> Next hit</span></button>
+</form>
+<nav>
+<select id="jump" aria-label="Go to a branch or a fork"></select>
+<button type="button" id="compare" aria-pressed="false">Compare</button>
+<button type="button" id="theme" title="Light or dark">Theme</button>
+</nav>
+</header>
+<main>
+<section id="list" tabindex="0" role="listbox" aria-label="Messages, oldest first">
+<div id="space"><canvas id="graph" aria-hidden="true"></canvas><div id="rows"></div></div>
+</section>
+<aside id="detail" aria-label="The message chosen" tabindex="-1"></aside>
+</main>
+<div id="paper"></div>
+<script type="application/json" id="data">DATA</script>
+<script>SCRIPT</script>
+</body>
+</html>
+"""
+
+_STYLE = r"""
+:root {
+  color-scheme: light;
+  --page: #f6f5f2; --panel: #ffffff; --line: #dcd8d0; --text: #1f1e1b; --soft: #5d5850;
+  --accent: #1d4fb8; --chosen: #e4ecfb; --mark: #ffe28a; --mark-text: #332600;
+  --c0: #1d4fb8; --c1: #a8420c; --c2: #17693f; --c3: #7a35a8; --c4: #a3195b; --c5: #0b6473;
+  --c6: #705500; --c7: #4d49b5;
+}
+:root[data-theme="dark"] {
+  color-scheme: dark;
+  --page: #14161a; --panel: #1c1f25; --line: #343943; --text: #e9e7e2; --soft: #aab0ba;
+  --accent: #8db5ff; --chosen: #263450; --mark: #6b5410; --mark-text: #fff3cc;
+  --c0: #8db5ff; --c1: #ffae80; --c2: #7ed8a8; --c3: #d3abf7; --c4: #ff9fc9; --c5: #7fdce8;
+  --c6: #e8cd72; --c7: #b8bbff;
+}
+* { box-sizing: border-box; }
+html, body { height: 100%; margin: 0; }
+body {
+  display: flex; flex-direction: column; overflow: hidden; background: var(--page);
+  color: var(--text);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "PingFang SC",
+    "Microsoft YaHei", sans-serif;
+}
+header {
+  display: flex; flex-wrap: wrap; gap: 8px 16px; align-items: center; padding: 10px 16px;
+  background: var(--panel); border-bottom: 1px solid var(--line);
+}
+h1 {
+  font-size: 17px; font-weight: 650; margin: 0; max-width: 36ch; overflow: hidden;
+  text-overflow: ellipsis; white-space: nowrap;
+}
+#facts { margin: 0; color: var(--soft); font-size: 13px; }
+#find, nav { display: flex; gap: 6px; align-items: center; min-width: 0; }
+#find { flex: 1 1 260px; justify-content: flex-end; }
+#query { flex: 1 1 160px; max-width: 320px; min-width: 0; }
+#hits { color: var(--soft); font-size: 13px; min-width: 5ch; text-align: right; white-space: nowrap; }
+input, select, button {
+  font: inherit; font-size: 14px; color: inherit; background: var(--page);
+  border: 1px solid var(--line); border-radius: 8px; padding: 5px 10px; height: 34px;
+}
+select { max-width: 220px; }
+button { cursor: pointer; }
+button:hover, select:hover { border-color: var(--accent); }
+button[aria-pressed="true"] { background: var(--chosen); border-color: var(--accent); }
+#before span, #next span { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 1px; }
+main { flex: 1; min-height: 0; display: flex; }
+#list { flex: 1 1 58%; overflow-y: auto; overflow-x: hidden; position: relative; contain: strict; }
+#list:focus-visible { outline-offset: -2px; }
+#space { position: relative; }
+#graph { position: sticky; top: 0; left: 0; display: block; pointer-events: none; z-index: 1; }
+#rows { position: absolute; inset: 0; }
+.row {
+  position: absolute; left: 0; right: 0; height: 34px; display: flex; align-items: center;
+  gap: 8px; padding-right: 12px; cursor: pointer; white-space: nowrap; overflow: hidden;
+}
+.row:hover { background: color-mix(in srgb, var(--chosen) 55%, transparent); }
+.row.chosen { background: var(--chosen); }
+.row .id { font: 12px/1 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; color: var(--soft); min-width: 5ch; }
+.row .role { font-size: 12px; color: var(--soft); min-width: 9ch; }
+.row .said { flex: 1 1 auto; overflow: hidden; text-overflow: ellipsis; unicode-bidi: plaintext; }
+.row.summary .said { font-style: italic; }
+.row.excluded .said, .row.purged .said { text-decoration: line-through; color: var(--soft); }
+.row.fold { color: var(--soft); font-size: 13px; }
+.row.hit .said { background: color-mix(in srgb, var(--mark) 45%, transparent); border-radius: 4px; }
+.chip {
+  font-size: 12px; line-height: 1.5; padding: 1px 8px; border-radius: 999px; flex: none;
+  border: 1px solid currentColor; max-width: 22ch; overflow: hidden; text-overflow: ellipsis;
+}
+.chip.now { font-weight: 700; background: var(--chosen); }
+.chip.plain { border-color: var(--line); color: var(--soft); border-radius: 6px; padding: 1px 6px; }
+.c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); }
+.c4 { color: var(--c4); } .c5 { color: var(--c5); } .c6 { color: var(--c6); } .c7 { color: var(--c7); }
+#detail {
+  flex: 0 0 42%; min-width: 320px; max-width: 760px; overflow-y: auto; background: var(--panel);
+  border-left: 1px solid var(--line); padding: 16px 20px 40px; overflow-wrap: anywhere;
+}
+#detail h2 { font-size: 16px; margin: 0 0 4px; display: flex; flex-wrap: wrap; gap: 6px; align-items: center; }
+#detail h3 { font-size: 13px; color: var(--soft); margin: 22px 0 6px; font-weight: 600; }
+#detail .meta { color: var(--soft); font-size: 13px; margin: 0 0 12px; }
+#detail .empty { color: var(--soft); margin-top: 20vh; text-align: center; }
+.text {
+  white-space: pre-wrap; unicode-bidi: plaintext; background: var(--page);
+  border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; margin: 0;
+  font: inherit; tab-size: 4;
+}
+.link { display: block; width: 100%; text-align: start; height: auto; min-height: 34px; margin: 4px 0; unicode-bidi: plaintext; }
+.tools { display: flex; flex-wrap: wrap; gap: 6px; margin: 12px 0; }
+#close { display: none; }
+mark { background: var(--mark); color: var(--mark-text); border-radius: 3px; }
+.turn { margin: 0 0 12px; }
+.turn .who { font-size: 12px; color: var(--soft); margin: 0 0 3px; }
+.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 16px; }
+.sides select { width: 100%; max-width: none; margin-bottom: 10px; }
+body.comparing #detail { flex-basis: 62%; max-width: none; }
+#paper { display: none; }
+@media (max-width: 760px) {
+  header { padding: 8px 12px; gap: 8px; }
+  h1 { max-width: 60vw; }
+  #find { flex-basis: 100%; }
+  #query { max-width: none; }
+  nav { width: 100%; }
+  nav select { flex: 1; min-width: 0; }
+  .row .role { display: none; }
+  #detail {
+    position: fixed; inset: auto 0 0 0; max-height: 76vh; min-width: 0; max-width: none;
+    border: 0; border-top: 1px solid var(--line); border-radius: 16px 16px 0 0;
+    box-shadow: 0 -8px 30px rgb(0 0 0 / 25%); display: none; z-index: 3;
+  }
+  body.open #detail { display: block; }
+  #close { display: inline-block; margin-inline-start: auto; }
+  .sides { gap: 8px; }
+}
+@media print {
+  html, body { height: auto; overflow: visible; display: block; background: #fff; color: #000; }
+  header, main { display: none; }
+  #paper { display: block; }
+  #paper .text { background: none; border-color: #999; }
+  #paper .turn { break-inside: avoid-page; }
+  #paper .who { color: #333; }
+}
+"""
+
+_SCRIPT = r"""
+"use strict";
+(() => {
+const ROW = 34, STEP = 14, LANES = 14, PAD = 16, COLORS = 8;
+const PIN = 1, EXCLUDED = 2, ARCHIVED = 4, SUMMARY = 8, PURGED = 16;
+const $ = (id) => document.getElementById(id);
+const data = JSON.parse($("data").textContent);
+const node = new Map(), place = new Map(), children = new Map();
+data.nodes.forEach(([id, parent, role, tokens, time, marks, lane, run, inside, tag, text], at) => {
+  node.set(id, {id, parent, role, tokens, time, marks, lane, run, inside, tag, text, at});
+  if (!children.has(parent)) children.set(parent, []);
+  children.get(parent).push(id);
+});
+const nodes = [...node.values()];
+const heads = [];  // {name, current, id}
+for (const [key, list] of Object.entries(data.heads))
+  for (const [name, current] of list) heads.push({name, current, id: +key.slice(1)});
+const summaries = new Map(Object.entries(data.summaries).map(([id, s]) => [+id, {
+  id: +id, from: s[0], to: s[1], version: s[2], supersedes: s[3], by: s[4], stale: s[5], rests: s[6],
+}]));
+const state = {chosen: 0, open: new Set(), rows: [], query: "", hits: [], hitSet: new Set(), hit: -1,
+  comparing: false, left: "", right: ""};
+
+const make = (tag, name, text) => {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+const shown = (n) => n.marks & PURGED ? "(purged)" : n.text || "(empty)";
+const oneLine = (text) => text.slice(0, 400).replace(/\s+/g, " ");
+const when = (time) => new Date(time * 1000).toISOString().replace("T", " ").slice(0, 16);
+const count = (value) => value.toLocaleString("en");
+const color = (run) => "c" + run % COLORS;
+const pathTo = (id) => {
+  const path = [];
+  for (let n = node.get(id); n; n = node.get(n.parent)) path.push(n);
+  return path.reverse();
+};
+
+// ---- rows: archived stretches are folded until they are opened ---------------------------------
+
+function layOut() {
+  const rows = [];
+  place.clear();
+  for (let at = 0; at < nodes.length; at++) {
+    const n = nodes[at];
+    if (n.marks & ARCHIVED && !state.open.has(n.id)) {
+      let end = at;
+      while (end + 1 < nodes.length && nodes[end + 1].marks & ARCHIVED
+        && !state.open.has(nodes[end + 1].id)) end++;
+      for (let k = at; k <= end; k++) place.set(nodes[k].id, rows.length);
+      rows.push({fold: nodes.slice(at, end + 1)});
+      at = end;
+    } else {
+      place.set(n.id, rows.length);
+      rows.push({n});
+    }
+  }
+  state.rows = rows;
+  // Lines: from a parent down its lane, then over into the child's, just above the child.
+  state.edges = nodes.map((n) => {
+    const to = place.get(n.id), from = n.parent ? place.get(n.parent) : undefined;
+    return from === undefined || from === to ? null
+      : [from, to, node.get(n.parent), n];
+  }).filter(Boolean).sort((a, b) => a[0] - b[0]);
+  state.brackets = brackets();
+  $("space").style.height = rows.length * ROW + 2 * PAD + "px";
+}
+
+function brackets() {
+  const found = [];
+  for (const s of summaries.values()) {
+    if (s.by || !place.has(s.from) || !place.has(s.to)) continue;
+    found.push({top: place.get(s.from), end: place.get(s.to), id: s.id, column: 0});
+  }
+  found.sort((a, b) => a.top - b.top || b.end - a.end);
+  const busy = [];
+  for (const each of found) {
+    let column = busy.findIndex((end) => end < each.top);
+    if (column < 0) column = Math.min(busy.length, 3);
+    busy[column] = each.end;
+    each.column = column;
+  }
+  return found;
+}
+
+const laneX = (lane) => 20 + Math.min(lane, LANES) * STEP;
+const widest = () => Math.min(LANES, nodes.reduce((most, n) => Math.max(most, n.lane), 0));
+let textStart = 0, bracketStart = 0;
+
+function measure() {
+  const columns = Math.min(4, state.brackets.reduce((most, b) => Math.max(most, b.column + 1), 0));
+  bracketStart = laneX(widest()) + 14;
+  textStart = bracketStart + columns * 8 + 6;
+}
+
+const canvas = $("graph"), pen = canvas.getContext("2d");
+let palette = {};
+function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  palette = {line: style.getPropertyValue("--line"), soft: style.getPropertyValue("--soft"),
+    page: style.getPropertyValue("--page"), text: style.getPropertyValue("--text")};
+  for (let k = 0; k < COLORS; k++) palette["c" + k] = style.getPropertyValue("--c" + k);
+}
+
+function drawGraph(top, height, first, last) {
+  const width = textStart, scale = window.devicePixelRatio || 1;
+  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(height * scale);
+    canvas.style.width = width + "px";
+    canvas.style.height = height + "px";
+  }
+  canvas.style.marginBottom = -height + "px";
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  const y = (row) => row * ROW + ROW / 2 + PAD - top;
+  pen.lineWidth = 2;
+  for (const [from, to, above, below] of state.edges) {
+    if (from > last) break;
+    if (to < first) continue;
+    const x1 = laneX(above.lane), x2 = laneX(below.lane), y2 = y(to), forks = above.run !== below.run;
+    const turn = forks ? y2 - ROW : y2;
+    pen.strokeStyle = palette[color(above.run)];
+    pen.beginPath();
+    pen.moveTo(x1, Math.max(y(from), -ROW));
+    pen.lineTo(x1, Math.min(turn, height + ROW));
+    pen.stroke();
+    if (!forks || turn > height + ROW) continue;
+    pen.strokeStyle = palette[color(below.run)];
+    pen.beginPath();
+    pen.moveTo(x1, turn);
+    pen.bezierCurveTo(x1, y2 - ROW / 3, x2, y2 - ROW / 1.5, x2, y2);
+    pen.stroke();
+  }
+  for (const b of state.brackets) {
+    if (b.end < first || b.top > last) continue;
+    const x = bracketStart + b.column * 8, lit = b.id === state.chosen
+      || (node.get(state.chosen) || {}).inside === b.id;
+    pen.strokeStyle = lit ? palette.text : palette.soft;
+    pen.lineWidth = lit ? 2 : 1;
+    pen.beginPath();
+    pen.moveTo(x + 4, y(b.top) - 9);
+    pen.lineTo(x, y(b.top) - 9);
+    pen.lineTo(x, y(b.end) + 9);
+    pen.lineTo(x + 4, y(b.end) + 9);
+    pen.stroke();
+  }
+  for (let at = first; at <= last; at++) {
+    const {n, fold} = state.rows[at], one = n || fold[0], x = laneX(one.lane);
+    pen.fillStyle = palette[color(one.run)];
+    pen.strokeStyle = palette.page;
+    pen.lineWidth = 2;
+    pen.beginPath();
+    if (one.marks & SUMMARY && n) {
+      pen.moveTo(x, y(at) - 7); pen.lineTo(x + 7, y(at)); pen.lineTo(x, y(at) + 7);
+      pen.lineTo(x - 7, y(at)); pen.closePath();
+    } else pen.arc(x, y(at), one.marks & PIN ? 6.5 : 5, 0, 7);
+    pen.fill();
+    pen.stroke();
+    if (n && n.marks & PIN) {
+      pen.fillStyle = palette.page;
+      pen.beginPath(); pen.arc(x, y(at), 2.5, 0, 7); pen.fill();
+    }
+  }
+}
+
+const pool = new Map();  // row number -> element
+function draw() {
+  const list = $("list"), top = list.scrollTop, height = list.clientHeight;
+  const first = Math.max(0, Math.floor((top - PAD) / ROW) - 2);
+  const last = Math.min(state.rows.length - 1, Math.ceil((top + height) / ROW) + 2);
+  for (const [at, element] of pool) if (at < first || at > last) { element.remove(); pool.delete(at); }
+  const fresh = document.createDocumentFragment();
+  for (let at = first; at <= last; at++) {
+    if (pool.has(at)) continue;
+    const element = rowOf(at);
+    pool.set(at, element);
+    fresh.append(element);
+  }
+  $("rows").append(fresh);
+  drawGraph(top, height, first, last);
+}
+function redraw() { for (const element of pool.values()) element.remove(); pool.clear(); draw(); }
+let waiting = false;
+function later() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => { waiting = false; draw(); });
+}
+
+function rowOf(at) {
+  const {n, fold} = state.rows[at], element = make("div", "row");
+  element.style.top = at * ROW + PAD + "px";
+  element.style.paddingLeft = textStart + "px";
+  element.setAttribute("role", "option");
+  if (fold) {
+    element.classList.add("fold");
+    element.id = "row" + fold[0].id;
+    element.textContent = `▸ ${count(fold.length)} archived, n${fold[0].id} to n${fold.at(-1).id}`;
+    element.onclick = () => unfold(fold);
+    return element;
+  }
+  element.id = "row" + n.id;
+  if (n.id === state.chosen) { element.classList.add("chosen"); element.setAttribute("aria-selected", "true"); }
+  if (n.marks & SUMMARY) element.classList.add("summary");
+  if (n.marks & EXCLUDED) element.classList.add("excluded");
+  if (n.marks & PURGED) element.classList.add("purged");
+  if (state.hitSet.has(n.id)) element.classList.add("hit");
+  element.append(make("span", "id", "n" + n.id), make("span", "role", n.role));
+  if (n.tag) element.append(make("span", "chip plain", "#" + n.tag[0]));
+  if (n.marks & PIN) element.append(make("span", "chip plain", "pin"));
+  if (n.marks & ARCHIVED) element.append(make("span", "chip plain", "archived"));
+  const s = summaries.get(n.id);
+  if (s) element.append(make("span", "chip plain",
+    `n${s.from}..n${s.to}${s.version > 1 ? " v" + s.version : ""}${s.by ? " superseded" : s.stale ? " stale" : ""}`));
+  const said = make("span", "said", oneLine(shown(n)));
+  said.dir = "auto";
+  element.append(said);
+  for (const head of heads) if (head.id === n.id) element.append(chip(head));
+  element.onclick = () => choose(n.id, false);
+  return element;
+}
+function chip(head) {
+  const made = make("span", `chip ${color((node.get(head.id) || {run: 0}).run)}${head.current ? " now" : ""}`,
+    head.name + (head.current ? " ●" : ""));
+  made.dir = "auto";
+  made.title = head.current ? "head of the current branch" : "head of a branch";
+  return made;
+}
+function unfold(fold) {
+  for (const n of fold) state.open.add(n.id);
+  layOut(); measure(); redraw(); choose(fold[0].id, true);
+}
+
+// ---- choosing ----------------------------------------------------------------------------------
+
+function choose(id, scroll = true) {
+  const n = node.get(id);
+  if (!n) return;
+  if (n.marks & ARCHIVED && !state.open.has(id)) {
+    const {fold} = state.rows[place.get(id)];
+    for (const each of fold) state.open.add(each.id);
+    layOut(); measure();
+  }
+  state.chosen = id;
+  state.comparing = false;
+  const list = $("list"), y = place.get(id) * ROW + PAD;
+  if (scroll && (y < list.scrollTop + ROW || y > list.scrollTop + list.clientHeight - 2 * ROW))
+    list.scrollTop = y - list.clientHeight / 2;
+  list.setAttribute("aria-activedescendant", "row" + id);
+  document.body.classList.add("open");
+  redraw();
+  showMessage();
+}
+
+function marked(text, query) {
+  const found = document.createDocumentFragment();
+  if (!query) { found.append(text); return found; }
+  const low = text.toLowerCase();
+  let from = 0, at;
+  // Where lower case is longer the places would not fit.
+  while (low.length === text.length && (at = low.indexOf(query, from)) >= 0) {
+    found.append(text.slice(from, at), make("mark", "", text.slice(at, at + query.length)));
+    from = at + query.length;
+  }
+  found.append(text.slice(from));
+  return found;
+}
+function textOf(n) {
+  const made = make("pre", "text");
+  made.dir = "auto";
+  made.append(marked(shown(n), state.query));
+  return made;
+}
+function link(id, words) {
+  const made = make("button", "link", words);
+  made.type = "button";
+  made.dir = "auto";
+  made.onclick = () => choose(id);
+  return made;
+}
+function closer() {
+  const made = make("button", "", "Close");
+  made.type = "button";
+  made.id = "close";
+  made.onclick = close;
+  return made;
+}
+function close() {
+  document.body.classList.remove("open", "comparing");
+  $("compare").setAttribute("aria-pressed", "false");
+  if (state.comparing) { state.comparing = false; showMessage(); }
+  $("list").focus();
+}
+
+function showMessage() {
+  const detail = $("detail"), n = node.get(state.chosen);
+  document.body.classList.remove("comparing");
+  $("compare").setAttribute("aria-pressed", "false");
+  detail.replaceChildren();
+  detail.scrollTop = 0;
+  if (!n) { detail.append(make("p", "empty", "Choose a message to read it.")); return; }
+  const title = make("h2", "", `n${n.id} · ${n.role}`);
+  if (n.tag) title.append(make("span", "chip plain", "#" + n.tag[0]));
+  for (const [bit, word] of [[PIN, "pin"], [EXCLUDED, "excluded"], [ARCHIVED, "archived"], [PURGED, "purged"]])
+    if (n.marks & bit) title.append(make("span", "chip plain", word));
+  for (const head of heads) if (head.id === n.id) title.append(chip(head));
+  title.append(closer());
+  detail.append(title, make("p", "meta", `${when(n.time)} UTC · ${count(n.tokens)} tokens`), textOf(n));
+  if (n.tag && n.tag[1]) { const note = make("pre", "text", n.tag[1]); note.dir = "auto"; detail.append(make("h3", "", "Note"), note); }
+  const tools = make("div", "tools"), context = make("button", "", "Context up to here");
+  context.type = "button";
+  context.onclick = showContext;
+  tools.append(context);
+  detail.append(tools);
+  const own = summaries.get(n.id);
+  if (own) {
+    detail.append(make("h3", "", "Stands for"), link(own.from, `n${own.from} to n${own.to}`));
+    if (own.supersedes) detail.append(link(own.supersedes, `version ${own.version - 1}: n${own.supersedes}`));
+    if (own.by) detail.append(link(own.by, `superseded by n${own.by}`));
+    if (own.stale) detail.append(make("p", "meta", "stale: what it rests on was superseded"));
+    for (const id of own.rests) detail.append(link(id, `derived from n${id}`));
+  }
+  const over = [];
+  const path = new Set(pathTo(n.id).map((each) => each.id));
+  for (const s of summaries.values())
+    if (s.from <= n.id && n.id <= s.to && path.has(s.from) && pathTo(s.to).some((each) => each.id === n.id)) over.push(s);
+  if (over.length) {
+    detail.append(make("h3", "", "Summaries over it"));
+    for (const s of over.reverse())
+      detail.append(link(s.id, `n${s.id} v${s.version}, n${s.from}..n${s.to}${s.by ? ", superseded" : ""}: ${oneLine((node.get(s.id) || {text: ""}).text).slice(0, 90)}`));
+  }
+  if (node.has(n.parent)) detail.append(make("h3", "", "Before"), link(n.parent, `n${n.parent} ${oneLine(shown(node.get(n.parent))).slice(0, 90)}`));
+  const below = children.get(n.id) || [];
+  if (below.length) {
+    detail.append(make("h3", "", below.length > 1 ? `A fork of ${count(below.length)}` : "Next"));
+    for (const id of below.slice(0, 40)) detail.append(link(id, `n${id} ${oneLine(shown(node.get(id))).slice(0, 90)}`));
+    if (below.length > 40) detail.append(make("p", "meta", `and ${count(below.length - 40)} more`));
+  }
+}
+
+function turns(list, into) {
+  let at = 0;
+  const more = make("button", "", "More");
+  more.type = "button";
+  const add = () => {
+    for (const n of list.slice(at, at + 200)) {
+      const turn = make("div", "turn");
+      turn.append(make("p", "who", `n${n.id} · ${n.role} · ${count(n.tokens)} tokens`), textOf(n));
+      more.before(turn);
+    }
+    at += 200;
+    if (at >= list.length) more.remove();
+  };
+  into.append(more);
+  more.onclick = add;
+  add();
+}
+
+function showContext() {
+  const detail = $("detail"), path = pathTo(state.chosen).filter((n) => !(n.marks & EXCLUDED));
+  const title = make("h2", "", `Context up to n${state.chosen}`), back = make("button", "", "Back");
+  back.type = "button";
+  back.onclick = showMessage;
+  title.append(back, closer());
+  detail.replaceChildren(title, make("p", "meta",
+    `${count(path.length)} messages, ${count(path.reduce((sum, n) => sum + n.tokens, 0))} tokens, as they would be sent; excluded ones are left out`));
+  turns(path, detail);
+  detail.scrollTop = 0;
+  back.focus();
+}
+
+function showComparison() {
+  state.comparing = true;
+  document.body.classList.add("open", "comparing");
+  $("compare").setAttribute("aria-pressed", "true");
+  const detail = $("detail"), title = make("h2", "", "Two branches"), sides = make("div", "sides");
+  const current = heads.find((head) => head.current) || heads[0];
+  const byName = (name, other) => heads.find((head) => head.name === name) || other;
+  const left = byName(state.left, current), right = byName(state.right, heads.find((head) => head !== left) || left);
+  title.append(closer());
+  detail.replaceChildren(title);
+  if (!left) { detail.append(make("p", "empty", "There is no branch with a message.")); return; }
+  const paths = [left, right].map((head) => pathTo(head.id));
+  let shared = 0;
+  while (shared < Math.min(paths[0].length, paths[1].length) && paths[0][shared] === paths[1][shared]) shared++;
+  const fork = shared ? paths[0][shared - 1].id : 0;
+  detail.append(fork ? link(fork, `They part at n${fork}, after ${count(shared)} messages`) : make("p", "meta", "They share no message."), sides);
+  [["left", left], ["right", right]].forEach(([side, head], at) => {
+    const column = make("div"), pick = make("select");
+    pick.setAttribute("aria-label", side === "left" ? "Left branch" : "Right branch");
+    for (const each of heads) { const option = make("option", "", each.name); option.selected = each === head; pick.append(option); }
+    pick.onchange = () => { state.left = left.name; state.right = right.name; state[side] = heads[pick.selectedIndex].name; showComparison(); };
+    column.append(pick);
+    const rest = paths[at].slice(shared);
+    if (rest.length) turns(rest, column); else column.append(make("p", "meta", "ends where they part"));
+    sides.append(column);
+  });
+  detail.scrollTop = 0;
+}
+
+// ---- search ------------------------------------------------------------------------------------
+
+function search() {
+  state.query = $("query").value.toLowerCase();
+  state.hits = state.query ? nodes.filter((n) => n.text.toLowerCase().includes(state.query)).map((n) => n.id) : [];
+  state.hitSet = new Set(state.hits);
+  state.hit = -1;
+  $("hits").textContent = state.query ? (state.hits.length ? `${count(state.hits.length)} hits` : "no hits") : "";
+  redraw();
+  if (!state.comparing && state.chosen) showMessage();
+}
+function step(by) {
+  if (!state.hits.length) return;
+  if (state.hit < 0 && state.chosen) {
+    state.hit = state.hits.findIndex((id) => id >= state.chosen);
+    if (by < 0 || state.hits[state.hit] === state.chosen) state.hit += by;
+  } else state.hit += by;
+  state.hit = (state.hit + state.hits.length) % state.hits.length;
+  $("hits").textContent = `${count(state.hit + 1)} of ${count(state.hits.length)}`;
+  choose(state.hits[state.hit]);
+}
+
+// ---- controls ----------------------------------------------------------------------------------
+
+function fillJump() {
+  const jump = $("jump"), say = make("option", "", "Go to…");
+  say.value = "";
+  jump.append(say);
+  const add = (label, list) => {
+    if (!list.length) return;
+    const group = make("optgroup");
+    group.label = label;
+    for (const [id, words] of list) { const option = make("option", "", words); option.value = id; group.append(option); }
+    jump.append(group);
+  };
+  add("Branches", heads.filter((head) => node.has(head.id)).map((head) => [head.id, head.name + (head.current ? " ●" : "")]));
+  add("Forks", nodes.filter((n) => (children.get(n.id) || []).length > 1).slice(0, 500)
+    .map((n) => [n.id, `n${n.id} ${oneLine(shown(n)).slice(0, 40)}`]));
+  jump.onchange = () => { if (jump.value) choose(+jump.value); jump.value = ""; };
+}
+function move(by) {
+  const at = state.chosen ? place.get(state.chosen) + by : by > 0 ? 0 : state.rows.length - 1;
+  const row = state.rows[Math.max(0, Math.min(state.rows.length - 1, at))];
+  if (row) choose((row.n || row.fold[0]).id);
+}
+function sibling(by) {
+  const n = node.get(state.chosen);
+  if (!n) return;
+  const all = children.get(n.parent) || [], other = all[all.indexOf(n.id) + by];
+  if (other) choose(other);
+}
+document.addEventListener("keydown", (event) => {
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (event.key === "Escape") { if (typing && $("query").value) { $("query").value = ""; search(); } close(); return; }
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target === $("query") && event.key === "Enter") { event.preventDefault(); step(event.shiftKey ? -1 : 1); return; }
+  if (typing) return;
+  if (event.key === "/") { event.preventDefault(); $("query").focus(); $("query").select(); return; }
+  if (event.target !== $("list") && event.target !== document.body) return;
+  const n = node.get(state.chosen), keys = {
+    ArrowDown: () => move(1), ArrowUp: () => move(-1), PageDown: () => move(12), PageUp: () => move(-12),
+    Home: () => move(-Infinity), End: () => move(Infinity),
+    ArrowLeft: () => n && choose(n.parent), ArrowRight: () => n && choose((children.get(n.id) || [])[0]),
+    "[": () => sibling(-1), "]": () => sibling(1), c: showComparison,
+    Enter: () => $("detail").focus(),
+  };
+  if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+});
+$("find").onsubmit = (event) => { event.preventDefault(); step(1); };
+let typingTimer;
+$("query").oninput = () => { clearTimeout(typingTimer); typingTimer = setTimeout(search, 120); };
+$("next").onclick = () => step(1);
+$("before").onclick = () => step(-1);
+$("compare").onclick = () => state.comparing ? close() : showComparison();
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+function theme(name) { document.documentElement.dataset.theme = name; readPalette(); draw(); }
+$("theme").onclick = () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+dark.onchange = () => theme(dark.matches ? "dark" : "light");
+$("list").addEventListener("scroll", later, {passive: true});
+window.addEventListener("resize", later);
+window.addEventListener("beforeprint", () => {
+  const current = heads.find((head) => head.current), chosen = state.chosen || (current && current.id) || 0;
+  const paper = $("paper");
+  paper.replaceChildren(make("h1", "", data.title));
+  for (const n of pathTo(chosen)) {
+    const turn = make("div", "turn");
+    turn.append(make("p", "who", `n${n.id} · ${n.role} · ${when(n.time)} UTC`), textOf(n));
+    paper.append(turn);
+  }
+});
+window.addEventListener("afterprint", () => $("paper").replaceChildren());
+
+$("title").textContent = data.title;
+$("facts").textContent = `${count(nodes.length)} messages · ${count(heads.length)} branches · ${count(summaries.size)} summaries`;
+layOut();
+measure();
+fillJump();
+document.documentElement.dataset.theme = dark.matches ? "dark" : "light";
+readPalette();
+const now = heads.find((head) => head.current);
+if (now && node.has(now.id)) {
+  state.chosen = now.id;
+  $("list").scrollTop = place.get(now.id) * ROW;
+}
+draw();
+showMessage();
+})();
+"""
