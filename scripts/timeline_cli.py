@@ -650,6 +650,7 @@ def _export(database: Database, checked: Json, source: str) -> Any:
             raise InvalidArgument(f"--format {checked['format']} needs --output: name the file")
         return Text(_picture(database, checked).pieces)
     output = os.path.abspath(output)
+    _refuse_own_file(database, output)
     _check_output(output, checked["force"])
     picture = _picture(database, checked)
     _write_output(output, checked["force"], picture.pieces)
@@ -690,6 +691,20 @@ def _picture(database: Database, checked: Json) -> Any:
     )
 
 
+def _refuse_own_file(database: Database, output: str) -> None:
+    """Raise if `output` is the database, by whatever name, or one of the files beside it."""
+    real = os.path.realpath(output)
+    names = [os.path.normcase(each) for each in (real, database.path)]
+    try:
+        same = os.path.samefile(real, database.path)
+    except OSError:
+        same = False  # one of them does not exist
+    if same or names[0] == names[1] or names[0].startswith(names[1] + "."):
+        raise timeline.Refused(
+            f"{output} belongs to the database {database.path}: choose another file", output=output
+        )
+
+
 def _check_output(output: str, force: bool) -> None:
     """Raise if `output` may not be written."""
     folder = os.path.dirname(output)
@@ -701,6 +716,8 @@ def _check_output(output: str, force: bool) -> None:
         )
     if os.path.isdir(output):
         raise timeline.Refused(f"{output} is a folder: name a file in it")
+    if os.path.exists(output) and not os.path.isfile(output):
+        raise timeline.Refused(f"{output} is no regular file: choose another")
     if not force and os.path.lexists(output):
         raise timeline.Refused(
             f"{output} exists, and may have been edited: --force replaces it, or choose another"

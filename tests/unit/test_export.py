@@ -360,3 +360,27 @@ def test_failure_leaves_nothing_half_written(
     assert code == 5
     assert "No space left" in answer["error"]
     assert set(os.listdir(tmp_path)) == before
+
+
+def test_a_picture_never_replaces_the_database_or_what_is_beside_it(
+    tl: Any, tmp_path: Path
+) -> None:
+    for number in range(timeline.CHECKPOINT_COMMITS):
+        timeline.Database(str(tmp_path / "t.db"), disk=QuickDisk()).run(
+            "append", {"role": "user", "text": f"{number}"}
+        )
+    (tmp_path / "sub").mkdir()
+    targets = ["t.db", "sub/../t.db", "t.db.lock", "t.db.torn", "t.db.index/state", "t.db.new"]
+    if sys.platform != "win32":
+        (tmp_path / "here").symlink_to(tmp_path, target_is_directory=True)
+        os.link(tmp_path / "t.db", tmp_path / "other name")
+        targets += ["here/t.db", "other name"]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name in targets:
+        for format in timeline.EXPORT_FORMATS:
+            code, answer = tl(
+                "export", "--format", format, "--output", str(tmp_path / name), "--force"
+            )
+            assert code == 1, name
+            assert "belongs to the database" in answer["error"]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
