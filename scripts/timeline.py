@@ -1269,7 +1269,7 @@ def parse_header(line: bytes, path: str) -> Header:
         record = decode_line(line)
     except (ValueError, RecursionError):
         if _HEADER_MARK in line[:40]:
-            raise _damaged_header(path) from None
+            raise _damaged_header(path, line) from None
         raise Corrupt(
             f"{path} is no Timeline database (line 1, byte 0 is no header of one): choose "
             "another --db",
@@ -1289,11 +1289,12 @@ def parse_header(line: bytes, path: str) -> Header:
         )
     crc = line_crc(line, 0)
     if crc is None or version < 1 or not _has_header_fields(record):
-        raise _damaged_header(path)
+        raise _damaged_header(path, line)
     return Header(record, len(line), crc)
 
 
 _HEADER_MARK = b'"timeline":"log"'
+_LINE_BEGINS = (b'{"seq":', b'{"timeline":"log"')
 
 
 def _has_header_fields(record: Json) -> bool:
@@ -1307,13 +1308,11 @@ def _has_header_fields(record: Json) -> bool:
     )
 
 
-def _damaged_header(path: str) -> Corrupt:
-    return Corrupt(
-        f"{path}: line 1, byte 0: the header is damaged; `tl doctor --repair-to NEW` reads what "
-        "is left",
-        line=1,
-        byte=0,
-    )
+def _damaged_header(path: str, line: bytes) -> Corrupt:
+    advice = "`tl doctor --repair-to NEW` writes the lines behind it to a new file"
+    if not line.endswith(b"\n"):
+        advice = "the file ends within it, so that nothing is left: put a copy in its place"
+    return Corrupt(f"{path}: line 1, byte 0: the header is damaged; {advice}", line=1, byte=0)
 
 
 def foreign_message(record: object, path: str) -> str:
@@ -1738,10 +1737,7 @@ def apply(state: State, rows: Rows, record: Json, offset: int, length: int) -> N
         KeyError, IndexError, TypeError, ValueError: the record does not fit the state; state and
             rows may then be changed in part and must be dropped.
     """
-    op = record["op"]
-    change = _APPLY.get(op)
-    if change is None:
-        raise UnknownVersion(f"operation {quoted(op)} is of a newer Timeline: upgrade", op=op)
+    op, change = record["op"], change_of(record)
     state.seq = record["seq"]
     state.ts = record["ts"]
     number = record.get("tl")
@@ -1755,6 +1751,15 @@ def apply(state: State, rows: Rows, record: Json, offset: int, length: int) -> N
     key = record.get("key")
     if key is not None:
         state.found.append((key_hash(key_scope(record), key), offset))
+
+
+def change_of(record: Json) -> Callable[..., None]:
+    """What carries out the record's operation. Raises UnknownVersion."""
+    op = record["op"]
+    change = _APPLY.get(op)
+    if change is None:
+        raise UnknownVersion(f"operation {quoted(op)} is of a newer Timeline: upgrade", op=op)
+    return change
 
 
 def key_scope(record: Json) -> int | None:
@@ -3813,8 +3818,11 @@ class Index:
             self.disk.replace(self.path(name + ".tmp"), self.path(name))
         self._write_state(plain, len(rows), lookup.count)
 
-    def _write_state(self, plain: Json, nodes: int, lookups: int) -> None:
-        record = {**plain, "index_id": self.index_id, "n": nodes, "lookups": lookups}
+    def _write_state(
+        self, plain: Json, nodes: int, lookups: int, index_id: str | None = None
+    ) -> None:
+        index_id = index_id or self.index_id
+        record = {**plain, "index_id": index_id, "n": nodes, "lookups": lookups}
         temporary = self.path("state.tmp")
         file = self.disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -3835,6 +3843,18 @@ class Index:
         plain["unfit"] = True
         try:
             self._write_state(plain, plain["n"], plain["lookups"])
+        except (OSError, KeyError):
+            pass
+
+    def note_spoiled(self, log_id: str, offset: int) -> None:
+        """Note in the state file, if it speaks of this log, that the line at `offset` cannot be
+        read. Failures are swallowed: the next reader of the line finds it too."""
+        plain = self.read_state()
+        if plain is None or plain.get("log_id") != log_id:
+            return
+        plain["spoiled"] = offset
+        try:
+            self._write_state(plain, plain["n"], plain["lookups"], plain["index_id"])
         except (OSError, KeyError):
             pass
 
@@ -3867,6 +3887,8 @@ class Store:
         self.end = 0  # where the last complete transaction ends
         self.crc = 0  # of the line that ends there
         self.damage: Corrupt | None = None  # what stops reading at `end`
+        self.spoiled: Corrupt | None = None  # a line below `end` that cannot be read any more
+        self._stopped_at = 0  # offset of the line that the last replay could not take
         self.synced = 0  # up to here this process knows the log to be on disk
         self._log = -1
         self._identity = (0, 0)
@@ -3906,11 +3928,11 @@ class Store:
         self._log = self._open_log()
         self._process = os.getpid()
 
-    def raw_log_id(self) -> str | None:
-        """The log_id of a header that may be damaged.
+    def log_id_left(self) -> str | None:
+        """The log_id of a header that may be damaged; None if it cannot be read.
 
         Raises:
-            Corrupt: the first line is no header at all.
+            UnknownVersion: a newer format_version. Corrupt: no line of the file is one of a log.
         """
         line = self.disk.read_at(self._log, 4096, 0).split(b"\n")[0].removeprefix(b"\xef\xbb\xbf")
         try:
@@ -3919,7 +3941,14 @@ class Store:
                 return str(record["log_id"])
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        raise Corrupt(f"{self.path}: line 1, byte 0: the header cannot be read", line=1, byte=0)
+        try:
+            self._read_header()
+        except UnknownVersion:
+            raise
+        except Corrupt:
+            if all(each.record is None for each in scan_log(self, self.disk.size(self._log))):
+                raise
+        return None
 
     def replay_alone(self, pause_at: int, claimed: int) -> None:
         """Read the whole log without the index; `state_on_the_way` is the state at byte
@@ -3932,7 +3961,7 @@ class Store:
         self.state_on_the_way = loads(dumps(self.state.to_json()))
         stopped = stopped or self._replay(size)
         if stopped and not self._is_torn(size, claimed):
-            self.damage = self._damage(self.end, stopped)
+            self.damage = self._damage(self._stopped_at, stopped)
 
     def lookup_entries(self) -> Iterator[tuple[int, int]]:
         """(key, offset) of every entry of a lookup that was made in memory."""
@@ -4028,20 +4057,23 @@ class Store:
                 byte=0,
             )
         newline = start.find(b"\n")
-        if _HEADER_MARK not in start[:40]:
+        line = start[: newline + 1] or start
+        if _HEADER_MARK not in line[:40]:
+            if start.startswith(_LINE_BEGINS, newline + 1):
+                raise _damaged_header(self.path, line)
             whole = self.disk.read_at(self._log, 64 << 20, 0)
             try:
                 raise Corrupt(foreign_message(loads(whole.decode()), self.path), line=1, byte=0)
             except (ValueError, RecursionError):
                 pass
-        return parse_header(start[: newline + 1] or start, self.path)
+        return parse_header(line, self.path)
 
     def _load_index(self) -> int:
         """Start from the checkpoint if it fits the log, else from nothing; what it claims to know
         of
         this log, in bytes, is returned if it does not fit."""
         plain = self.index.read_state()
-        self.damage = None
+        self.damage = self.spoiled = None
         claimed = 0
         if plain is not None and plain.get("log_id") == self.header.log_id:
             claimed = plain["valid_off"]
@@ -4051,6 +4083,9 @@ class Store:
                     self.rows, self.lookup = self.index.open(plain, self.header.log_id)
                     self.state = State.from_json(plain["state"])
                     self._start_at(claimed, plain["last_crc"])
+                    spoiled = plain.get("spoiled")
+                    if spoiled is not None and not self._is_whole_at(spoiled):
+                        self.spoiled = self._spoiled_line(spoiled)
                     return 0
                 except (_IndexUnfit, OSError, KeyError, TypeError, ValueError):
                     pass
@@ -4077,7 +4112,7 @@ class Store:
         if stopped and self._is_torn(size, claimed):
             stopped = None
         if stopped:
-            self.damage = self._damage(self.end, stopped)
+            self.damage = self._damage(self._stopped_at, stopped)
             self._damage_size = size
             return
         if claimed > self.end:
@@ -4109,6 +4144,7 @@ class Store:
             if seconds > shown:
                 shown = seconds
                 self.notice(f"reading {self.path}: {self.end * 100 // size} %")
+        self._stopped_at = self.end
         return None if self.end == size else "is not finished"
 
     def _apply_lines(
@@ -4123,6 +4159,7 @@ class Store:
         state, rows = self.state, self.rows
         wanted = state.seq + 1
         for line in lines:
+            self._stopped_at = offset
             length = len(line) + 1
             crc = zlib.crc32(line[:-18], crc)
             if line[-18:] != b',"crc":"%08x"}' % crc:
@@ -4136,6 +4173,9 @@ class Store:
                     offset += length
                     if "more" in record:
                         continue
+                    for each in group:  # before anything of it is applied
+                        self._stopped_at = each[1]
+                        change_of(each[0])
                     for each in group:
                         apply(state, rows, *each)
                     group.clear()
@@ -4215,8 +4255,8 @@ class Store:
             else "`tl doctor --repair-to NEW` writes what is left to a new file"
         )
         return kind(
-            f"{self.path}: line {line}, byte {offset}: {what}; what is before it stays readable; "
-            f"{advice}",
+            f"{self.path}: line {line}, byte {offset}: {what}; the operations before it stay "
+            f"readable, writing is refused; {advice}",
             line=line,
             byte=offset,
         )
@@ -4248,8 +4288,9 @@ class Store:
         """Make the log ready for writing: caught up, undamaged, without a torn tail, under the
         lock."""
         self.refresh()
-        if self.damage is not None:
-            raise self.damage
+        for found in (self.damage, self.spoiled):
+            if found is not None:
+                raise found
         if self._read_only:
             raise WriteFailed(f"not stored: {self.path} is read-only")
         if self._size != self.end:
@@ -4397,37 +4438,99 @@ class Store:
         """The line at `offset`, checked against the crc printed just before it.
 
         Raises:
-            Corrupt: it does not match; the index is dropped, so that the next opening sees it too.
+            Corrupt: it does not match.
         """
         raw = self.disk.read_at(self._log, length + 11, offset - 11)
-        if len(raw) == length + 11 and line_crc(raw[11:], _printed_crc(raw, 11)) is not None:
+        if len(raw) == length + 11 and self._is_right(raw[11:], _printed_crc(raw, 11), offset):
             return raw[11:]
         raise self.unreadable(offset)
 
     def unreadable(self, offset: int) -> Corrupt:
-        """The error for a line below `end` that no longer matches its checksum."""
-        self.index.drop()
-        error = self._damage(offset, "does not match its checksum")
-        self.close()
-        return error
+        """The error for a line below `end` that no longer matches its checksum.
+
+        Rows and state were made when it did, so the other lines stay readable through them. That is
+        noted in the index: whoever opens it from now on refuses to write.
+        """
+        if self.spoiled is None:
+            self.spoiled = self._spoiled_line(offset)
+            self.index.note_spoiled(self.header.log_id, offset)
+        return self._spoiled_line(offset)
+
+    def is_line(self, offset: int, length: int) -> bool:
+        """Whether the line at `offset` can be read; if not, that is noted."""
+        try:
+            return bool(self.line(offset, length))
+        except Corrupt:
+            return False
+
+    def _spoiled_line(self, offset: int) -> Corrupt:
+        line = self.line_number(offset)
+        return Corrupt(
+            f"{self.path}: line {line}, byte {offset}: does not match its checksum; the others "
+            "stay readable, writing is refused; `tl doctor --repair-to NEW` writes all but this "
+            "line to a new file",
+            line=line,
+            byte=offset,
+        )
+
+    def _is_right(self, line: bytes, crc: int, offset: int) -> bool:
+        """Whether `line`, at `offset`, follows from the `crc` printed before it, or from the one
+        that should be printed there."""
+        return (
+            line_crc(line, crc) is not None
+            or line_crc(line, self._crc_due_before(offset)) is not None
+        )
+
+    def _crc_due_before(self, offset: int) -> int:
+        """The crc that the line before `offset` should end in, whatever it prints."""
+        size = 4096
+        while True:
+            start = max(0, offset - size)
+            raw = self.disk.read_at(self._log, offset - start, start)
+            cut = raw.rfind(b"\n", 0, max(0, len(raw) - 1)) + 1
+            if cut or not start:
+                break
+            size *= 4
+        begin = start + cut
+        before = self.disk.read_at(self._log, 11, begin - 11) if begin else b""
+        return zlib.crc32(raw[cut:-_CRC_BYTES], _printed_crc(before, 11))
+
+    def _is_whole_at(self, offset: int) -> bool:
+        """Whether a whole line begins at `offset`."""
+        try:
+            return bool(self._line_from(offset))
+        except _IndexUnfit:
+            return False
 
     def line_at(self, offset: int) -> bytes:
         """The line that the lookup says begins at `offset`; its length is not known.
 
         Raises:
-            _IndexUnfit: no whole line begins there. If the log is at fault, the replay that
-                follows finds the place.
+            Corrupt: the line there does not match its checksum.
+            _IndexUnfit: no line begins there. If the log is at fault, the replay that follows finds
+                the place.
+        """
+        line = self._line_from(offset)
+        if not line:
+            raise self.unreadable(offset)
+        return line
+
+    def _line_from(self, offset: int) -> bytes:
+        """The line that begins at `offset`, b"" if it does not match its checksum.
+
+        Raises:
+            _IndexUnfit: no line begins there.
         """
         size = 4096
         while self.header.length <= offset < self.end:
             raw = self.disk.read_at(self._log, size, offset - 11)
             newline = raw.find(b"\n", 11)
-            if newline >= 0:
+            if newline >= 0 or len(raw) < size:
                 line = raw[11 : newline + 1]
-                if line_crc(line, _printed_crc(raw, 11)) is None:
-                    break
-                return line
-            if len(raw) < size:
+                if self._is_right(line, _printed_crc(raw, 11), offset):
+                    return line
+                if raw[8:11] == b'"}\n':
+                    return b""
                 break
             size *= 4
         raise _IndexUnfit(f"the lookup leads to byte {offset}, where no line begins")
@@ -4468,9 +4571,11 @@ class Store:
         crc32 = zlib.crc32
         for node, parent, offset, length in group:
             line = raw[place : place + length]
-            crc = crc32(line[:-19], crc)
+            before, crc = crc, crc32(line[:-19], crc)
             if line[-19:] != b',"crc":"%08x"}\n' % crc:
-                raise self.unreadable(offset)
+                if not self._is_right(line, before, offset):
+                    raise self.unreadable(offset)
+                crc = _printed_crc(raw, place + length)
             if line.find(b',"id":%d,"parent":%d,' % (node, parent), 0, 200) < 0:
                 raise _IndexUnfit(f"row {node} leads to another line")
             place += length
@@ -4572,12 +4677,11 @@ def scan_log(store: Store, size: int) -> Iterator[Scanned]:
             offset += len(line) + 1
             if line.endswith(b"\r"):
                 line = line[:-1]
+            parts = _parts(line) if line else []
             if number == 1:
-                crcs = _crcs_after(line.removeprefix(b"\xef\xbb\xbf"), {0}, valid=False)
-                continue
-            if not line:
-                continue
-            for part, place in _parts(line):
+                header = parts.pop(0)[0] if parts else b""
+                crcs = _crcs_after(header.removeprefix(b"\xef\xbb\xbf"), {0}, valid=False)
+            for part, place in parts:
                 record = _valid_record(part, crcs)
                 yield Scanned(
                     number, start + place, min(start + place + len(part) + 1, end), record
@@ -4645,9 +4749,12 @@ def examine(store: Store) -> Json:
                 if each.record is None and len(problems) < 100:
                     what = "this line does not match its checksum"
                     problems.append({"line": each.number, "byte": each.start, "what": what})
+                    if store.damage is None and each.start < store.end:
+                        store.unreadable(each.start)  # so that writing is refused from now on
             problems = problems or [_problem(str(fresh.damage), **fresh.damage.data)]
         problems += [_problem(what) for what in check(fresh.state, fresh.rows)]
-        if plain is not None and "unfit" not in plain:
+        # What was read ends where the damage begins, while the index goes on behind it.
+        if fresh.damage is None and plain is not None and "unfit" not in plain:
             problems += [_problem(what) for what in _compare_index(store, fresh, plain)]
     finally:
         fresh.close()
@@ -4733,7 +4840,10 @@ class Repair:
     def write(self, path: str, created: int) -> Json:
         """Write the new log to `path`, which must not exist, and say what was lost."""
         self._find_children()
-        header = new_header(created, previous=self.store.raw_log_id())
+        old = self.store.log_id_left()
+        header = new_header(created, previous=old)
+        if old is None:
+            self.lost.append({"line": 1, "byte": 0, "nodes": []})
         temporary = path + ".tmp"
         disk = self.store.disk
         self._file = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
@@ -5350,7 +5460,7 @@ class Database:
         self._clock = clock
         self._summaries: list[Summaries] = []
         self._summaries_of = ""
-        self._told: Corrupt | None = None  # damage that was noticed already
+        self._told = ""  # damage that was noticed already
 
     @property
     def path(self) -> str:
@@ -5380,7 +5490,9 @@ class Database:
             )
         checked = check_arguments(operation, arguments or {})
         try:
-            return self.again_if_unfit(lambda: method(self, checked))
+            value = self.again_if_unfit(lambda: method(self, checked))
+            self._tell()
+            return value
         finally:
             if not _KEEPS_OPEN:
                 self.store.close()
@@ -5404,7 +5516,18 @@ class Database:
     # ---- shared by the operations ----------------------------------------------------------
 
     def refresh(self) -> Store:
-        """The store caught up with the log, for reading."""
+        """The store caught up with the log, for reading.
+
+        Raises:
+            Corrupt: nothing of it can be read.
+        """
+        store = self._catch_up()
+        if store.damage is not None and not store.state.timelines:
+            raise store.damage
+        self._tell()
+        return store
+
+    def _catch_up(self) -> Store:
         store = self.store
         store.refuse_foreign()
         store.lock.take(False)
@@ -5412,10 +5535,18 @@ class Database:
             store.refresh()
         finally:
             store.lock.let_go()
-        if store.damage is not None and store.damage is not self._told:
-            self._told = store.damage
-            store.notice(str(store.damage))
         return store
+
+    @property
+    def damage(self) -> Corrupt | None:
+        """What is known to be damaged in the file: answers may lack what lies there."""
+        return self.store.damage or self.store.spoiled
+
+    def _tell(self) -> None:
+        """A notice about damage, once."""
+        if self.damage is not None and str(self.damage) != self._told:
+            self._told = str(self.damage)
+            self.store.notice(self._told)
 
     def _commit(self, store: Store, records: list[Json]) -> None:
         store.commit(records, self.now())
@@ -5510,6 +5641,8 @@ class Database:
         """
         chosen: int | None = arguments.get("timeline_id")
         count = len(store.state.timelines)
+        if store.damage is not None and (chosen or 0) >= count:
+            raise store.damage  # it may lie behind
         if chosen is not None and chosen >= count:
             raise NotFound(f"unknown timeline tl{chosen}", timeline=f"tl{chosen}")
         first = None
@@ -5546,7 +5679,7 @@ class Database:
     def _branch(self, timeline: TimelineState, name: str | None) -> Branch:
         branch = timeline.branches.get(timeline.current if name is None else name)
         if branch is None:
-            raise _unknown_branch(timeline.current if name is None else name)
+            raise self.store.damage or _unknown_branch(timeline.current if name is None else name)
         return branch
 
     def _target(self, timeline: TimelineState, arguments: Json) -> int:
@@ -5995,9 +6128,12 @@ class Database:
                     hit = self._hit(
                         store, finder, line, start + offset, a["role"], only, head, below
                     )
-                except (ValueError, KeyError):
-                    store.line(start + offset, len(line))  # names the damage
-                    raise
+                except Corrupt:
+                    continue  # noted in the store, and told behind the answer
+                except (ValueError, KeyError, IndexError, TypeError):
+                    if store.is_line(start + offset, len(line)):
+                        raise
+                    continue
                 if hit is not None:
                     found.append(hit)
         return found
@@ -6023,6 +6159,8 @@ class Database:
             or (below is not None and node >= below)
         ):
             return None
+        if not 0 < node <= len(store.rows):
+            raise ValueError(f"a line of n{node}, which is no node")
         row = store.rows[node]
         if row[FLAGS] & IS_COPY or (role is not None and ROLES[row[FLAGS] & ROLE_MASK] != role):
             return None
@@ -6409,6 +6547,8 @@ class Database:
             found["size"] = os.stat(self.path).st_size
             plain = store.index.read_state()
             self.refresh()
+            if self.damage is not None:
+                found["problem"] = str(self.damage)
             found["transactions"] = store.state.seq
             found["nodes"] = len(store.rows)
             if plain is not None:
@@ -6438,13 +6578,11 @@ class Database:
     def doctor(self) -> Json:
         """The report of a whole check. Raises Corrupt if the header cannot be read."""
         store = self.store
-        store.open_raw()
-        store.raw_log_id()
         try:
-            self.refresh()
+            self._catch_up()
         except _IndexUnfit:
             store.index.drop()
-            self.refresh()
+            self._catch_up()
         return examine(store)
 
     def repair(self, path: str, until: int | None = None) -> Json:
@@ -6457,7 +6595,6 @@ class Database:
                 f"the folder {os.path.dirname(path)} does not exist: make it first", path=path
             )
         self.store.open_raw()
-        self.store.raw_log_id()
         try:
             return Repair(self.store, until).write(path, self.now())
         finally:
