@@ -54,6 +54,7 @@ INVARIANTS
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -105,6 +106,7 @@ GROUP_BYTES = 256 << 10  # adjacent lines fetched by one read
 WALK_BY_ROW_MAX = 2_000  # longer walks read the rows in chunks
 FORK_STRETCH = 4_096  # nodes that are searched for children together
 FORMAT_VERSION = 1
+SIDE_ENDINGS = (".files", ".hook.log", ".index", ".lock", ".tmp", ".torn")  # of files beside it
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
@@ -180,6 +182,10 @@ class BudgetInfeasible(Refused):
     """Even the cheapest layout costs more than `max_tokens`."""
 
 
+class ResultTooLong(Refused):
+    """More messages than one answer holds: ask for fewer."""
+
+
 class ArchiveRefused(Refused):
     """The branch is not eligible for the archive; `data["reasons"]` says why."""
 
@@ -214,6 +220,34 @@ class WriteFailed(TimelineError):
     exit_code = 5
 
 
+_SYSTEM_ADVICE = {
+    errno.EACCES: "change its owner or mode, or choose another place",
+    errno.EDQUOT: "make room, then repeat",
+    errno.EIO: "look at the disk, then repeat",
+    errno.ELOOP: "its links lead in a circle: name the file itself",
+    errno.EMFILE: "close some files, then repeat",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOENT: "see whether the folders of this path exist",
+    errno.ENOSPC: "make room on the disk, then repeat",
+    errno.ENOTDIR: "a part of this path is a file: name another",
+    errno.EPERM: "change its owner or mode, or choose another place",
+    errno.EROFS: "choose a place that can be written",
+}
+
+
+def system_words(error: OSError, path: str = "") -> str:
+    """What the system said, about which file, and what to do."""
+    where = error.filename or path
+    if isinstance(where, bytes):
+        where = os.fsdecode(where)
+    advice = _SYSTEM_ADVICE.get(error.errno or 0)
+    return (
+        str(error.strerror or error)
+        + (f" ({where})" if where else "")
+        + (f": {advice}" if advice else "")
+    )
+
+
 class _IndexUnfit(Exception):
     """A derived file disagrees with the log: drop the index and rebuild it. Never leaves the
     engine."""
@@ -223,8 +257,18 @@ def _unknown_node(node: int) -> NotFound:
     return NotFound(f"unknown node n{node}", node=f"n{node}")
 
 
-def _unknown_branch(name: str) -> NotFound:
-    return NotFound(f'unknown branch "{name}"', branch=name)
+def _unknown_branch(timeline: TimelineState, name: str) -> NotFound:
+    """The text is fixed; what became of a branch that there was, and what there is, is data."""
+    ends = [each.status for each in timeline.ended if each.name == name]
+    known: Json = {"branches": [each.name for each in timeline.in_order()[:20]]}
+    if ARCHIVED in ends:
+        known = {"status": "archived", "next": "`thaw` with this name brings it back"}
+    elif ends:
+        known = {
+            "status": "dropped",
+            "next": "`branches` with `all` shows its last head: fork there",
+        }
+    return NotFound(f'unknown branch "{name}"', branch=name, **known)
 
 
 # ================================================================================================
@@ -831,16 +875,16 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
         argument = known.get(name)
         if argument is None:
             if name == "idempotency_key":
-                raise InvalidArgument(f"{operation.name} only reads: it takes no idempotency key")
+                raise InvalidArgument(f"`{operation.name}` only reads: it takes no idempotency key")
             raise InvalidArgument(
-                f"unknown argument {quoted(name)}: {operation.name} takes "
+                f"unknown argument {quoted(name)}: `{operation.name}` takes "
                 f"{', '.join(known) or 'none'}"
             )
         if value is not None:
             checked[name] = _CHECKS[argument.kind](argument, value)
     for name in operation.required:
         if name not in checked:
-            raise InvalidArgument(f"{operation.name} needs {name}: {known[name].help}")
+            raise InvalidArgument(f"`{operation.name}` needs {name}: {known[name].help}")
     return checked
 
 
@@ -1050,8 +1094,9 @@ def _check_intent(argument: Argument, value: object) -> Json:
         raise _wrong(argument, value, 'an object {"tag": "...", "note": "..."}')
     tag, note = value.get("tag"), value.get("note")
     if type(tag) is not str or not 1 <= len(tag) <= NAME_CHARS_MAX:
+        given = "" if tag is None else f", not {quoted(tag)}"
         raise InvalidArgument(
-            f"an intent needs a tag of 1 to {NAME_CHARS_MAX} characters, not {quoted(tag)}"
+            f"an intent needs a tag, a string of 1 to {NAME_CHARS_MAX} characters{given}"
         )
     check_scalars(tag, "the intent's tag")
     if note is None:
@@ -3875,7 +3920,13 @@ class Store:
     """
 
     def __init__(self, path: str, disk: Disk, wait_s: float, notice: Callable[[str], None]) -> None:
-        self.path = os.path.realpath(path)
+        try:
+            self.path = os.path.realpath(path)
+        except FileNotFoundError:
+            raise NotFound(
+                f"the current folder does not exist any more, so {quoted(path)} names nothing: go "
+                "to another folder, or give the database by its whole path"
+            ) from None
         self.lock = Lock(self.path + ".lock", wait_s)
         self.disk = disk
         self.notice = notice
@@ -4038,6 +4089,8 @@ class Store:
     def _open_log(self) -> int:
         self._read_only = False
         try:
+            if not _is_file(self.path):
+                raise Refused(f"{self.path} is no regular file: choose another --db")
             return self.disk.open(self.path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError:
             raise missing_database(self.path) from None
@@ -4294,11 +4347,28 @@ class Store:
         if self._read_only:
             raise WriteFailed(f"not stored: {self.path} is read-only")
         if self._size != self.end:
+            self._finish_last_line()
+        if self._size != self.end:
             self._set_torn_aside(self._size)
         if not self._swept:
             self._swept = True
             if os.path.exists(self.path + ".tmp"):
                 self.disk.remove(self.path + ".tmp")  # left by a create or purge that died
+
+    def _finish_last_line(self) -> None:
+        """Write the newline that a last transaction, whole but for it, lacks: it counts as stored,
+        for an editor may have taken the newline from one that was acknowledged."""
+        tail = self.disk.read_at(self._log, self._size - self.end, self.end)
+        crc: int | None = self.crc
+        lines = tail.split(b"\n")
+        for line in lines:
+            crc = None if crc is None else line_crc(line + b"\n", crc)
+        if crc is None or "more" in decode_head(lines[-1]):
+            return
+        self.disk.append(self._log, b"\n")
+        self.disk.fsync(self._log)
+        self.notice(f"{self.path}: the last line lacked its newline, which was added")
+        self.refresh()
 
     def _set_torn_aside(self, size: int) -> None:
         torn = self.disk.read_at(self._log, size - self.end, self.end)
@@ -4380,7 +4450,7 @@ class Store:
                 state = "state unknown, repeat with the idempotency key"
             self.close()
             raise WriteFailed(
-                f"{state}: {error.strerror or error} ({self.path})", errno=error.errno
+                f"{state}: {system_words(error, self.path)}", errno=error.errno
             ) from None
         except BaseException:
             self.close()  # interrupted: the next operation reads what the disk holds
@@ -4394,7 +4464,7 @@ class Store:
             except OSError as error:
                 self.close()
                 raise WriteFailed(
-                    f"state unknown, repeat: {error.strerror or error} ({self.path})"
+                    f"state unknown, repeat: {system_words(error, self.path)}", errno=error.errno
                 ) from None
             self.synced = self.end
 
@@ -4626,6 +4696,14 @@ class Store:
         return self.end
 
 
+def _is_file(path: str) -> bool:
+    """Whether a regular file is there. Opening a pipe could wait for ever. Raises OSError."""
+    kind = os.stat(path).st_mode & 0o170000
+    if kind == 0o040000:
+        raise IsADirectoryError(path)
+    return kind == 0o100000
+
+
 def _printed_crc(raw: bytes, place: int) -> int:
     """The crc that the line before `place` ends in; 0, as before a header, if it is unreadable."""
     try:
@@ -4637,8 +4715,7 @@ def _printed_crc(raw: bytes, place: int) -> int:
 def missing_database(path: str) -> NotFound:
     """The error for a database file that is not there."""
     return NotFound(
-        f"no database at {path}: `create` or `import` makes one; --db or TIMELINE_DB names another",
-        path=path,
+        f"no database at {path}: `create` makes one; --db or TIMELINE_DB names another", path=path
     )
 
 
@@ -4766,6 +4843,8 @@ def examine(store: Store) -> Json:
     }
     if fresh.damage is None and size > fresh.end:
         report["unfinished"] = {"byte": fresh.end, "bytes": size - fresh.end}
+    if os.path.exists(store.path + ".torn"):
+        report["set_aside"] = store.path + ".torn"
     return report
 
 
@@ -5288,8 +5367,7 @@ class _Writing:
         except OSError as error:
             self.__exit__()
             raise WriteFailed(
-                f"not stored: {error.strerror or error} ({error.filename or store.path})",
-                errno=error.errno,
+                f"not stored: {system_words(error, store.path)}", errno=error.errno
             ) from None
         except BaseException:
             self.__exit__()
@@ -5466,6 +5544,18 @@ class Database:
     def path(self) -> str:
         """The real path of the file, links resolved."""
         return self.store.path
+
+    def owns(self, path: str) -> bool:
+        """Whether `path` is this database, by whatever name, or belongs to what lies beside it."""
+        real = os.path.realpath(path)
+        try:
+            if os.path.samefile(real, self.path):
+                return True
+        except OSError:
+            pass  # one of them does not exist
+        name, own = os.path.normcase(real), os.path.normcase(self.path)
+        beside = [own, *(own + ending for ending in SIDE_ENDINGS)]
+        return any(name == each or name.startswith(each + os.sep) for each in beside)
 
     def close(self) -> None:
         """Close the files. The database can still be used: the next operation opens them anew."""
@@ -5679,7 +5769,7 @@ class Database:
     def _branch(self, timeline: TimelineState, name: str | None) -> Branch:
         branch = timeline.branches.get(timeline.current if name is None else name)
         if branch is None:
-            raise self.store.damage or _unknown_branch(timeline.current if name is None else name)
+            raise self.store.damage or _unknown_branch(timeline, name or timeline.current)
         return branch
 
     def _target(self, timeline: TimelineState, arguments: Json) -> int:
@@ -5792,7 +5882,7 @@ class Database:
                 row = self._ordinary(store, node, "forked from")
                 if is_cold(store.rows, timeline.segments, node, row):
                     raise Refused(
-                        f"n{node} is archived: bring it back first with `thaw --node n{node}`"
+                        f"n{node} is archived: bring it back first, with `thaw` of n{node}"
                     )
             _refuse_taken(timeline, name)
             parent = self.parent_branch(store, timeline, node)
@@ -5962,7 +6052,7 @@ class Database:
                 part.append((each, row))
         del part[limit:]
         if len(part) > MESSAGES_MAX:
-            raise too_long(store.rows[node][DEPTH])
+            raise too_long(store.rows[node][DEPTH], "`last`, `before` or `node`")
         return part
 
     def _path_messages(self, store: Store, tl: int, part: list[tuple[int, Row]]) -> list[Json]:
@@ -6526,7 +6616,7 @@ class Database:
             if name is not None:
                 branch = _archived_branch(timeline, name)
                 new_name = a["as_name"] or branch.name
-                _refuse_taken(timeline, new_name, "give it another with --as-name")
+                _refuse_taken(timeline, new_name, "give it another with `as_name`")
                 record.update(node=branch.head, number=branch.number, name=new_name)
             elif node:
                 self._ordinary(store, node, "thawed")
@@ -6590,6 +6680,8 @@ class Database:
         path = os.path.abspath(path)
         if os.path.lexists(path):
             raise exists_already(path)
+        if self.owns(path):
+            raise Refused(f"{path} belongs to {self.path}: choose another file", path=path)
         if not os.path.isdir(os.path.dirname(path)):
             raise NotFound(
                 f"the folder {os.path.dirname(path)} does not exist: make it first", path=path
@@ -6628,7 +6720,7 @@ class Database:
             except OSError as error:
                 store.disk.remove(temporary)
                 raise WriteFailed(
-                    f"nothing changed: {error.strerror or error} ({store.path})", errno=error.errno
+                    f"nothing changed: {system_words(error, store.path)}", errno=error.errno
                 ) from None
             store.disk.sync_folder(os.path.dirname(store.path))
             store.index.forget()
@@ -7055,7 +7147,7 @@ class Answer:
             for first, last, kind in self.items
         )
         if count > MESSAGES_MAX:
-            raise too_long(count)
+            raise too_long(count, "`node` or a smaller `max_tokens`")
 
     def _interval(self, first: int, last: int) -> tuple[int, int]:
         """(first node, last node) of units first..last."""
@@ -7365,12 +7457,10 @@ def placeholder_text(first: int, last: int, count: int) -> str:
     )
 
 
-def too_long(count: int) -> Refused:
+def too_long(count: int, advice: str) -> ResultTooLong:
     """The error for an answer of more messages than one call gives."""
-    return Refused(
-        f"result too long: {count} messages, above {MESSAGES_MAX}; narrow it with --last, "
-        "--before, "
-        "--node or a smaller --max",
+    return ResultTooLong(
+        f"result too long: {count} messages, above {MESSAGES_MAX}; narrow it with {advice}",
         messages=count,
         max_messages=MESSAGES_MAX,
     )
@@ -7434,7 +7524,7 @@ def _archived_branch(timeline: TimelineState, name: str) -> Branch:
             return branch
     if name in timeline.branches:
         raise Refused(f"branch {quoted(name)} is not archived")
-    raise _unknown_branch(name)
+    raise _unknown_branch(timeline, name)
 
 
 def _put_key(record: Json, key: str) -> None:

@@ -12,6 +12,7 @@ stdout holds one JSON value (or a picture), stderr one JSON object for a failure
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -39,17 +40,18 @@ _GLOBAL = {"db": "db", "timeline": "timeline_id", "idempotency-key": "idempotenc
 
 def write_out(text: str) -> None:
     """Write text to stdout as UTF-8, whatever the console's code page is."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
     _write(sys.stdout, text)
 
 
 def write_error(text: str) -> None:
     """Write text to stderr as UTF-8. Lone surrogates, as in names of files, become escapes."""
-    _write(sys.stderr, text)
+    if sys.stderr is not None:  # closed by whoever started us
+        _write(sys.stderr, text)
 
 
 def _write(stream: Any, text: str) -> None:
-    if stream is None:  # closed by whoever started us
-        return
     try:
         # A path comes back as the bytes it was, where these are UTF-8.
         data = text.encode("utf-8", "surrogateescape")
@@ -610,18 +612,31 @@ def answer(call: Call, database: Database, source: str) -> Any:
         if own is None:
             return database.run(call.operation.name, call.values)
         return own(database, timeline.check_arguments(call.operation, call.values), source)
-    except InvalidArgument as error:
+    except TimelineError as error:
         raise _in_words_of_the_command_line(call, error) from None
 
 
-def _in_words_of_the_command_line(call: Call, error: InvalidArgument) -> InvalidArgument:
-    """The error with the option in place of the argument's name that it begins with."""
-    name, space, rest = str(error).partition(" ")
+def _in_words_of_the_command_line(call: Call, error: TimelineError) -> TimelineError:
+    """The error with options in place of the names of arguments: the one that it begins with, if it
+    is about a value, and those in backquotes."""
+    parts = str(error).split("`")
+    for place in range(1, len(parts) - 1, 2):
+        argument = call.operation.by_name.get(parts[place])
+        if argument is not None and argument.flag != "-":
+            parts[place] = f"--{argument.flag}"
+    message, data = "`".join(parts), error.data
+    name, space, rest = message.partition(" ")
     argument = call.operation.by_name.get(name)
-    if argument is None or argument.positional or name not in call.values:
-        return error
-    data = {**error.data, "argument": argument.flag} if "argument" in error.data else error.data
-    return type(error)(f"--{argument.flag}{space}{rest}", **data)
+    if (
+        isinstance(error, InvalidArgument)
+        and argument is not None
+        and not argument.positional
+        and name in call.values
+    ):
+        message = f"--{argument.flag}{space}{rest}"
+        if "argument" in data:
+            data = {**data, "argument": argument.flag}
+    return type(error)(message, **data)
 
 
 def _where(database: Database, checked: Json, source: str) -> Json:
@@ -693,13 +708,7 @@ def _picture(database: Database, checked: Json) -> Any:
 
 def _refuse_own_file(database: Database, output: str) -> None:
     """Raise if `output` is the database, by whatever name, or one of the files beside it."""
-    real = os.path.realpath(output)
-    names = [os.path.normcase(each) for each in (real, database.path)]
-    try:
-        same = os.path.samefile(real, database.path)
-    except OSError:
-        same = False  # one of them does not exist
-    if same or names[0] == names[1] or names[0].startswith(names[1] + "."):
+    if database.owns(output):
         raise timeline.Refused(
             f"{output} belongs to the database {database.path}: choose another file", output=output
         )
@@ -1146,8 +1155,7 @@ def _fail(message: str, data: Mapping[str, Any], code: int) -> int:
 
 
 def _system_message(error: OSError) -> str:
-    where = f" ({error.filename})" if error.filename else ""
-    return f"the system failed: {error.strerror or error}{where}"
+    return f"the system failed: {timeline.system_words(error)}"
 
 
 def leave(code: int) -> None:
@@ -1166,7 +1174,7 @@ def _leave_quietly() -> int:
     """The reader of our output has gone: leave without the interpreter's complaint at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         pass
     return 0
 

@@ -2511,7 +2511,7 @@ def _items(paths: Sequence[str]) -> Iterator[_Item]:
 
 
 def _system_words(error: OSError) -> str:
-    return f"cannot be read: {error.strerror or error!s:.200}"
+    return f"cannot be read: {timeline.system_words(error)}"
 
 
 def _files_below(folder: str, closed: list[OSError]) -> Iterator[str]:
@@ -2641,7 +2641,8 @@ def import_paths(
     count what this import made. Reading the same again adds and writes nothing.
 
     Raises:
-        InvalidArgument: nothing in a format that is known; a named file of none, or above a limit;
+        InvalidArgument: nothing in a format that is known; a named file of none, or above a limit,
+            or without a line that can be read (the others are in: `data` is the result);
             unknown `format`.
         NotFound: no such path, or no timeline `into`.
         Refused: the conversation is in another timeline than `into`.
@@ -2665,6 +2666,7 @@ def import_paths(
             if file.landings:
                 with db.importing(dry_run=True) as questions:
                     batch.take_rows(file, questions)
+    batch.check()
     if key is not None:
         with db.importing(key) as tx:
             if tx.earlier is not None:
@@ -2682,16 +2684,18 @@ def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Setting
             with batch.open_next() as file:
                 file.bring_in(db, tx, settings)
                 batch.take_rows(file, tx)
+    batch.check()
     return batch.result
 
 
 class _Batch:
     """Files still to be read (the next one last), and the result so far."""
 
-    __slots__ = ("queue", "result")
+    __slots__ = ("queue", "result", "unread")
 
     def __init__(self, items: list[_Item], unrecognized: list[Json]) -> None:
         self.queue = items[::-1]
+        self.unread: list[str] = []  # files that were named and hold nothing that can be read
         self.result: Json = {"timelines": [], "unrecognized": unrecognized}
 
     def open_next(self) -> _File:
@@ -2713,11 +2717,21 @@ class _Batch:
         """Add what became of a file's records to the result."""
         for landing in file.landings:
             row = landing.row(tx)
+            assert file.item is not None
             if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
-                assert file.item is not None
                 self.leave_out(file.item, "only records of a subagent, which belong to a session")
+            elif row["bad"] and row["bad"] == row["records"]:
+                why = f"none of its {row['bad']} lines can be read: {row['warnings'][0]}"
+                self.leave_out(file.item, why)
+                if file.item.named:
+                    self.unread.append(f"{file.item.path}: {why}")
             else:
                 self.result["timelines"].append(row)
+
+    def check(self) -> None:
+        """Raise InvalidArgument if a file that was named could not be read; the result is data."""
+        if self.unread:
+            raise timeline.InvalidArgument("; ".join(self.unread), **self.result)
 
     def leave_out(self, item: _Item, why: str) -> None:
         self.result["unrecognized"].append({"path": item.path, "why": why})
