@@ -808,7 +808,9 @@ BOX_STYLES = {
     "message": "fillColor=#dae8fc;strokeColor=#6c8ebf;",
 }
 LAYERS = {
-    "tree": "endArrow=none;strokeColor=#888888;",
+    # From the right of a box to the left of the next, in right angles.
+    "tree": "edgeStyle=orthogonalEdgeStyle;exitX=1;exitY=0.5;entryX=0;entryY=0.5;endArrow=none;"
+    "strokeColor=#888888;",
     "coverage": "dashed=1;endArrow=open;strokeColor=#d6b656;",
     "versions": "endArrow=block;strokeColor=#9673a6;",
     "dependencies": "dashed=1;endArrow=classic;strokeColor=#b85450;",
