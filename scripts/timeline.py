@@ -796,8 +796,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "demo",
-        "Tell the whole story in a fresh database: import, fork, summarize, budget, archive, "
-        "thaw, tree.",
+        "Tell the whole story in a database of its own, a temporary one or the new file that --db "
+        "names: import, fork, summarize, budget, archive, thaw, tree, page.",
         (),
         "the story, as text",
         "tl demo",

@@ -401,8 +401,14 @@ def _read_with_argparse(arguments: list[str]) -> Call:
             raise SystemExit(2)
         parser.error("a command is missing")
     # Command names come first for argparse; what stands before them is moved behind.
-    parsed = vars(parser.parse_args(_command_first(_literal_dashes(arguments))))
+    known, rest = parser.parse_known_args(_command_first(_literal_dashes(arguments)))
+    parsed = vars(known)
     operation = timeline.OPERATIONS[parsed["operation"].replace("-", "_")]
+    if rest:
+        raise InvalidArgument(
+            f"unrecognized arguments: {' '.join(rest)}; see `{_PROGRAM} {command_name(operation)} "
+            "--help`"
+        )
     call = Call(operation)
     call.db = parsed.get("db")
     for argument in operation.arguments:
@@ -497,9 +503,10 @@ def _add_command(commands: Any, operation: Operation, formatter: Any) -> None:
     for argument in operation.arguments:
         if argument.flag != "-":
             _add_argument(command, argument)
-    command.add_argument(
-        "--db", metavar="PATH", help="database file (default: TIMELINE_DB, else ~/.timeline.json)"
+    default = (
+        "a temporary file" if operation.name == "demo" else "TIMELINE_DB, else ~/.timeline.json"
     )
+    command.add_argument("--db", metavar="PATH", help=f"database file (default: {default})")
 
 
 def _add_argument(command: Any, argument: Argument) -> None:
@@ -862,6 +869,7 @@ def _demo(database: Database, checked: Json, source: str) -> None:
     path = database.path if source == "option" else os.path.join(folder, "demo.json")
     if os.path.exists(path):
         raise timeline.Refused(f"{path} exists: the demo wants a new file", path=path)
+    write_out(f"Every command below works on {path}, as with --db or TIMELINE_DB.\n\n")
     for told, command in _STORY:
         words = [word.format(transcript=transcript) for word in shlex.split(command)]
         write_out(f"{told}\n" if told else "")
@@ -915,6 +923,10 @@ def _mcp_config(database: Database, checked: Json, source: str) -> Text:
     client = checked["client"]
     for line in _config_places(client, command):
         notice(line)
+    if sys.prefix != sys.base_prefix:
+        notice(
+            f"the entry uses the Python of the virtual environment {sys.prefix}, which must stay"
+        )
     if client == "codex":
         # A JSON string is a TOML string but for DEL, which TOML wants escaped.
         program, *arguments = (
@@ -1025,6 +1037,11 @@ def _skills_folders(checked: Json) -> list[str]:
     if checked["to"] is not None:
         return [os.path.abspath(checked["to"])]
     base = os.getcwd() if checked["project"] else os.path.expanduser("~")
+    if not os.path.isabs(base) or (os.environ.get("HOME") == "" and not checked["project"]):
+        raise timeline.Refused(
+            f"{timeline.quoted(base)} is no home folder, see the variable HOME: name a folder of "
+            "skills with --to, or use --project"
+        )
     claude = os.path.join(base, ".claude")
     if not checked["project"]:
         claude = os.environ.get("CLAUDE_CONFIG_DIR") or claude
@@ -1048,6 +1065,8 @@ def install_skill(skills: str, data: bytes) -> Json:
     """
     folder = os.path.join(skills, "timeline")
     path = os.path.join(folder, "SKILL.md")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise timeline.Refused(f"{path} is no regular file: remove it, then install again")
     old = _bytes_of(path)
     if old == data:
         return {"path": path, "status": "unchanged"}
@@ -1057,7 +1076,7 @@ def install_skill(skills: str, data: bytes) -> Json:
             "bring that one up to date, or remove the link and install again",
             path=folder,
         )
-    os.makedirs(folder, exist_ok=True)
+    made = _make_folders(folder)
     temporary = f"{path}.tmp-{os.getpid()}"
     result: Json = {"path": path, "status": "written"}
     try:
@@ -1072,8 +1091,29 @@ def install_skill(skills: str, data: bytes) -> Json:
         for each in (temporary, result.get("kept")):
             if each is not None and os.path.lexists(each):
                 os.remove(each)
+        for each in made:
+            os.rmdir(each)
         raise
     return result
+
+
+def _make_folders(folder: str) -> list[str]:
+    """Make `folder` and what is missing above it; what was made, the deepest first. If that fails,
+    nothing is."""
+    missing = [folder]
+    while not os.path.lexists(above := os.path.dirname(missing[-1])) and above != missing[-1]:
+        missing.append(above)
+    made: list[str] = []
+    try:
+        for each in reversed(missing):
+            if not os.path.isdir(each):
+                os.mkdir(each)
+                made.insert(0, each)
+    except OSError:
+        for each in made:
+            os.rmdir(each)
+        raise
+    return made
 
 
 def _bytes_of(path: str) -> bytes | None:

@@ -135,7 +135,7 @@ def test_every_option_in_a_document_is_known_to_a_parser(document: str) -> None:
     assert commands is not None
     for parser in commands._group_actions[0].choices.values():  # type: ignore[union-attr]
         known |= set(parser._option_string_actions)
-    foreign = {"--quiet"}  # of pip
+    foreign = {"--quiet", "--check", "--platform"}  # of pip, ruff and mypy
     found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", re.sub(r"<!--|-->", "", document)))
     assert found - foreign <= known
 

@@ -113,6 +113,44 @@ def test_a_path_that_is_no_utf8_is_refused(tl: Inside, monkeypatch: pytest.Monke
 # ---- skill --------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes with names there")
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_never_replaced_nor_read(tl: Inside, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "skills" / "timeline" / "SKILL.md"
+    place.parent.mkdir(parents=True)
+    os.mkfifo(place) if kind == "pipe" else place.mkdir()
+    outcome = tl("skill", "install", "--to", str(tmp_path / "skills"))
+    assert outcome.code == 1
+    assert "no regular file" in outcome.error["error"]
+
+
+def test_without_a_home_folder_nothing_is_installed(tl: Inside) -> None:
+    for home in ("", "relative"):
+        outcome = tl("skill", "install", env={"HOME": home, "USERPROFILE": home})
+        assert outcome.code == 1
+        assert "--to" in outcome.error["error"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes are others there")
+def test_an_install_that_fails_leaves_no_folder(
+    tl: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    outcome = tl("skill", "install", "--to", str(tmp_path / "a" / "b"))
+    assert outcome.code == 5
+    assert "make room" in outcome.error["error"]
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_unknown_option_names_the_help_of_its_command(tl: Inside) -> None:
+    outcome = tl("mcp-config", "--project")
+    assert outcome.code == 2
+    assert outcome.error["error"].endswith("--project; see `tl mcp-config --help`")
+
+
 def test_path_and_print_show_the_file(tl: Inside) -> None:
     assert Path(tl("skill", "path").out.decode().rstrip("\n")).read_bytes() == SKILL
     assert tl("skill", "print").out == SKILL
