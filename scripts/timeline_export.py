@@ -1099,7 +1099,7 @@ _NO_SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def _html(view: View, title: str) -> Iterator[str]:
-    spots = _lanes(view)
+    spots = Spots(view)
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_source_hash(_STYLE)}'; script-src '{_source_hash(_SCRIPT)}'"
@@ -1111,6 +1111,8 @@ def _html(view: View, title: str) -> Iterator[str]:
         "title": title,
         "heads": {f"n{node}": each for node, each in view.heads.items()},
         "root": view.holds_root,
+        "order": [view.ids[place] for place in spots.order],
+        "asides": [view.ids[place] for under in view.asides.values() for place in under],
         "summaries": {
             str(node): [
                 each.first, each.last, each.version, each.supersedes or 0,
@@ -1122,16 +1124,21 @@ def _html(view: View, title: str) -> Iterator[str]:
     yield _for_script(facts)[:-1] + ',"nodes":['
     for start in range(1, len(view.ids), NODES_READ):
         places = range(start, min(start + NODES_READ, len(view.ids)))
-        rows = view.read(places, lambda place, line: _html_row(view, place, line, spots[place]))
+        rows = view.read(places, lambda place, line: _html_row(view, place, line, spots))
         for place in places:
             yield ("" if place == 1 else ",") + rows[place]
     yield "]}" + tail.replace("SCRIPT", _SCRIPT)
 
 
-def _html_row(view: View, place: int, line: bytes, spot: tuple[int, int]) -> str:
+def _html_row(view: View, place: int, line: bytes, spots: Spots) -> str:
     """A node as a list: id, parent, role, tokens, time, marks, lane, run, newest summary, intent,
-    text."""
+    where it came from, text."""
     record = decode_head(line)
+    source = record.get("source") or {}
+    origin = [
+        record["via"],
+        *(source.get(name, "") for name in ("format", "session", "id", "time")),
+    ]
     marks = view.marks[place] | (8 if view.flags[place] & KIND_REAL else 0)
     intent = record.get("intent") or {}
     return _for_script(
@@ -1144,9 +1151,11 @@ def _html_row(view: View, place: int, line: bytes, spot: tuple[int, int]) -> str
             record["tokens"],
             record["ts"],
             marks | (16 if record.get("purged") else 0),
-            *spot,
+            spots.lanes[place],
+            spots.runs[place],
             view.inside[place],
             [intent.get("tag", ""), intent.get("note", "")] if intent else 0,
+            origin,
             line_text(line),
         ]
     )
@@ -1163,36 +1172,65 @@ def _source_hash(text: str) -> str:
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
-def _lanes(view: View) -> list[tuple[int, int]]:
-    """(lane, run) of each place, rows being in the order of the numbers: a first child goes on in
-    its parent's run and lane, another one begins a run in the first free lane. A lane is free below
-    its last line."""
-    size = len(view.ids)
-    parents = [
-        view.above[place] if place < view.tree_end else view.place_of(view.parents[place])
-        for place in range(size)
-    ]
-    last_child = list(range(size))
-    for place in range(1, size):
-        last_child[parents[place]] = max(last_child[parents[place]], place)
-    spots = [(0, 0)] * size
-    runs = 0
-    busy: list[int] = []  # for each lane the last place that needs it
-    continued = bytearray(size)
-    for place in range(1, size):
-        parent = parents[place]
-        if parent and not continued[parent]:
-            continued[parent] = 1
-            spots[place] = spots[parent]
-        else:
-            lane = next((n for n, until in enumerate(busy) if until < place), len(busy))
-            if lane == len(busy):
-                busy.append(0)
-            spots[place] = (lane, runs)
-            runs += 1
-        lane = spots[place][0]
-        busy[lane] = max(busy[lane], last_child[place])
-    return spots
+class Spots:
+    """Where each place of a view goes: places in the `order` of rows, and each place's lane and run.
+
+    A run is a line of single nodes in one colour: the current branch's path is run 0, in lane 0.
+    Elsewhere a run goes on with the oldest child. At a fork the other children come first, each
+    with all that hangs on it and one lane further out, then the run goes on: so no two branches
+    interleave, and lanes are as many as forks are nested. Summaries that nothing hangs on stand
+    right under the end of their interval.
+    """
+
+    __slots__ = ("lanes", "order", "runs")
+
+    def __init__(self, view: View) -> None:
+        size = len(view.ids)
+        self.order: list[int] = []
+        self.lanes = [0] * size
+        self.runs = [0] * size
+        goes_on = _main_line(view)
+        runs = 0
+        waiting = [0]
+        while waiting:
+            place = waiting.pop()
+            if place:
+                self.order.append(place)
+            for aside in view.asides.get(place, ()):
+                self.lanes[aside], self.runs[aside] = self.lanes[place], self.runs[place]
+                self.order.append(aside)
+            children = _children(view, place)
+            if not children:
+                continue
+            line = goes_on.get(place, children[0])
+            self.lanes[line], self.runs[line] = self.lanes[place], self.runs[place]
+            waiting.append(line)
+            sides = [child for child in children if child != line]
+            for number, side in enumerate(sides):
+                self.lanes[side], self.runs[side] = self.lanes[place] + 1, runs + 1 + number
+            runs += len(sides)
+            waiting += reversed(sides)
+
+
+def _main_line(view: View) -> dict[int, int]:
+    """For each place on the current branch's path the next one."""
+    current = [name for heads in view.heads.values() for name, is_current in heads if is_current]
+    place = next((end for name, end in view.ends if name in current), 0)
+    found = {}
+    while place:
+        found[view.above[place]] = place
+        place = view.above[place]
+    return found
+
+
+def _children(view: View, place: int) -> list[int]:
+    """Places of the children that are no asides, oldest first."""
+    found = []
+    child = view.first_child[place]
+    while child:
+        found.append(child)
+        child = view.next_child[child]
+    return found
 
 
 _PAGE = """<!DOCTYPE html>
@@ -1207,8 +1245,10 @@ _PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <header>
+<div id="what">
 <h1 id="title" dir="auto"></h1>
 <p id="facts"></p>
+</div>
 <form id="find" role="search">
 <input id="query" type="search" placeholder="Search messages  ( / )" aria-label="Search messages"
  autocomplete="off" spellcheck="false">
@@ -1259,18 +1299,17 @@ body {
     "Microsoft YaHei", sans-serif;
 }
 header {
-  display: flex; flex-wrap: wrap; gap: 8px 16px; align-items: center; padding: 10px 16px;
-  background: var(--panel); border-bottom: 1px solid var(--line);
+  display: grid; grid-template-columns: minmax(0, 1fr) minmax(260px, 380px) auto; gap: 8px 20px;
+  align-items: center; padding: 10px 18px; background: var(--panel);
+  border-bottom: 1px solid var(--line);
 }
-h1 {
-  font-size: 17px; font-weight: 650; margin: 0; max-width: 36ch; overflow: hidden;
-  text-overflow: ellipsis; white-space: nowrap;
-}
-#facts { margin: 0; color: var(--soft); font-size: 13px; }
+h1, #facts { margin: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+h1 { font-size: 16px; line-height: 1.35; font-weight: 650; }
+#facts { color: var(--soft); font-size: 12.5px; line-height: 1.4; }
 #find, nav { display: flex; gap: 6px; align-items: center; min-width: 0; }
-#find { flex: 1 1 260px; justify-content: flex-end; }
-#query { flex: 1 1 160px; max-width: 320px; min-width: 0; }
-#hits { color: var(--soft); font-size: 13px; min-width: 5ch; text-align: right; white-space: nowrap; }
+#query { flex: 1 1 auto; min-width: 0; }
+#hits { color: var(--soft); font-size: 12.5px; white-space: nowrap; }
+#hits:empty { display: none; }
 input, select, button {
   font: inherit; font-size: 14px; color: inherit; background: var(--page);
   border: 1px solid var(--line); border-radius: 8px; padding: 5px 10px; height: 34px;
@@ -1297,6 +1336,7 @@ main { flex: 1; min-height: 0; display: flex; }
 .row .role { font-size: 12px; color: var(--soft); min-width: 9ch; }
 .row .said { flex: 1 1 auto; overflow: hidden; text-overflow: ellipsis; unicode-bidi: plaintext; }
 .row.summary .said { font-style: italic; }
+.row.aside { color: var(--soft); }
 .row.excluded .said, .row.purged .said { text-decoration: line-through; color: var(--soft); }
 .row.fold { color: var(--soft); font-size: 13px; }
 .row.hit .said { background: color-mix(in srgb, var(--mark) 45%, transparent); border-radius: 4px; }
@@ -1321,6 +1361,16 @@ main { flex: 1; min-height: 0; display: flex; }
   border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; margin: 0;
   font: inherit; tab-size: 4;
 }
+.text.tool, .code {
+  font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "Noto Sans Mono CJK SC", monospace;
+}
+.code {
+  display: block; margin: 6px 0; padding: 8px 10px; border-radius: 8px; unicode-bidi: plaintext;
+  background: var(--panel); border: 1px solid var(--line);
+}
+dl { display: grid; grid-template-columns: auto 1fr; gap: 2px 14px; margin: 0 0 14px; font-size: 13px; }
+dt { color: var(--soft); }
+dd { margin: 0; }
 .link { display: block; width: 100%; text-align: start; height: auto; min-height: 34px; margin: 4px 0; unicode-bidi: plaintext; }
 .tools { display: flex; flex-wrap: wrap; gap: 6px; margin: 12px 0; }
 #close { display: none; }
@@ -1331,12 +1381,15 @@ mark { background: var(--mark); color: var(--mark-text); border-radius: 3px; }
 .sides select { width: 100%; max-width: none; margin-bottom: 10px; }
 body.comparing #detail { flex-basis: 62%; max-width: none; }
 #paper { display: none; }
+@media (max-width: 960px) {
+  header { grid-template-columns: minmax(0, 1fr) auto; }
+  #find { grid-column: 1 / -1; order: 1; }
+  nav select { max-width: 150px; }
+}
 @media (max-width: 760px) {
-  header { padding: 8px 12px; gap: 8px; }
-  h1 { max-width: 60vw; }
-  #find { flex-basis: 100%; }
-  #query { max-width: none; }
-  nav { width: 100%; }
+  nav select { max-width: none; }
+  #find { order: 0; }
+  header { padding: 8px 12px; gap: 8px; grid-template-columns: minmax(0, 1fr); }
   nav select { flex: 1; min-width: 0; }
   .row .role { display: none; }
   #detail {
@@ -1352,7 +1405,7 @@ body.comparing #detail { flex-basis: 62%; max-width: none; }
   html, body { height: auto; overflow: visible; display: block; background: #fff; color: #000; }
   header, main { display: none; }
   #paper { display: block; }
-  #paper .text { background: none; border-color: #999; }
+  #paper .text, #paper .code { background: none; border-color: #999; color: #000; }
   #paper .turn { break-inside: avoid-page; }
   #paper .who { color: #333; }
 }
@@ -1361,17 +1414,22 @@ body.comparing #detail { flex-basis: 62%; max-width: none; }
 _SCRIPT = r"""
 "use strict";
 (() => {
-const ROW = 34, STEP = 14, LANES = 14, PAD = 16, COLORS = 8;
+const ROW = 34, PAD = 16, COLORS = 8, LANES_WIDE = 200;
 const PIN = 1, EXCLUDED = 2, ARCHIVED = 4, SUMMARY = 8, PURGED = 16;
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const node = new Map(), place = new Map(), children = new Map();
-data.nodes.forEach(([id, parent, role, tokens, time, marks, lane, run, inside, tag, text], at) => {
-  node.set(id, {id, parent, role, tokens, time, marks, lane, run, inside, tag, text, at});
+const asides = new Set(data.asides);
+for (const [id, parent, role, tokens, time, marks, lane, run, inside, tag, origin, text] of data.nodes) {
+  const above = node.get(parent) || {depth: 0, sum: 0};
+  node.set(id, {id, parent, role, tokens, time, marks, lane, run, inside, tag, text,
+    aside: asides.has(id), depth: above.depth + 1, sum: above.sum + tokens,
+    via: origin[0], format: origin[1], session: origin[2], native: origin[3], said: origin[4]});
   if (!children.has(parent)) children.set(parent, []);
   children.get(parent).push(id);
-});
-const nodes = [...node.values()];
+}
+const nodes = data.order.map((id) => node.get(id));
+nodes.forEach((n, at) => { n.at = at; });
 const heads = [];  // {name, current, id}
 for (const [key, list] of Object.entries(data.heads))
   for (const [name, current] of list) heads.push({name, current, id: +key.slice(1)});
@@ -1389,9 +1447,15 @@ const make = (tag, name, text) => {
 };
 const shown = (n) => n.marks & PURGED ? "(purged)" : n.text || "(empty)";
 const oneLine = (text) => text.slice(0, 400).replace(/\s+/g, " ");
-const when = (time) => new Date(time * 1000).toISOString().replace("T", " ").slice(0, 16);
+const short = (text, size) => {
+  const line = oneLine(text);
+  return line.length > size ? line.slice(0, size - 1) + "…" : line;
+};
+const when = (time) => new Date(time * 1000).toISOString().replace("T", " ").slice(0, 16) + " UTC";
+const local = (time) => new Date(time * 1000).toLocaleString([], {dateStyle: "medium", timeStyle: "short"});
 const count = (value) => value.toLocaleString("en");
 const color = (run) => "c" + run % COLORS;
+const forks = (id) => (children.get(id) || []).filter((each) => !node.get(each).aside);
 const pathTo = (id) => {
   const path = [];
   for (let n = node.get(id); n; n = node.get(n.parent)) path.push(n);
@@ -1407,7 +1471,7 @@ function layOut() {
     const n = nodes[at];
     if (n.marks & ARCHIVED && !state.open.has(n.id)) {
       let end = at;
-      while (end + 1 < nodes.length && nodes[end + 1].marks & ARCHIVED
+      while (end + 1 < nodes.length && nodes[end + 1].marks & ARCHIVED && nodes[end + 1].run === n.run
         && !state.open.has(nodes[end + 1].id)) end++;
       for (let k = at; k <= end; k++) place.set(nodes[k].id, rows.length);
       rows.push({fold: nodes.slice(at, end + 1)});
@@ -1420,7 +1484,7 @@ function layOut() {
   state.rows = rows;
   // Lines: from a parent down its lane, then over into the child's, just above the child.
   state.edges = nodes.map((n) => {
-    const to = place.get(n.id), from = n.parent ? place.get(n.parent) : undefined;
+    const to = place.get(n.id), from = n.parent && !n.aside ? place.get(n.parent) : undefined;
     return from === undefined || from === to ? null
       : [from, to, node.get(n.parent), n];
   }).filter(Boolean).sort((a, b) => a[0] - b[0]);
@@ -1432,27 +1496,47 @@ function brackets() {
   const found = [];
   for (const s of summaries.values()) {
     if (s.by || !place.has(s.from) || !place.has(s.to)) continue;
-    found.push({top: place.get(s.from), end: place.get(s.to), id: s.id, column: 0});
+    found.push({top: place.get(s.from), end: place.get(s.to), id: s.id, column: 0, parts: rowsOf(s)});
   }
   found.sort((a, b) => a.top - b.top || b.end - a.end);
   const busy = [];
   for (const each of found) {
     let column = busy.findIndex((end) => end < each.top);
     if (column < 0) column = Math.min(busy.length, 3);
-    busy[column] = each.end;
+    busy[column] = each.end + 1;  // its own row stands right under it
     each.column = column;
   }
   return found;
 }
+// What a summary covers, as [first row, last row]: the rows of branches that lie between are not.
+function rowsOf(s) {
+  const first = node.get(s.from), last = node.get(s.to), top = place.get(s.from), end = place.get(s.to);
+  if (end - top === last.depth - first.depth) return [[top, end]];
+  const parts = [];
+  for (let n = last; n && n.depth >= first.depth; n = node.get(n.parent)) {
+    const row = place.get(n.id), part = parts.at(-1);
+    if (part && part[0] - row <= 1) part[0] = row; else parts.push([row, row]);
+  }
+  return parts;
+}
 
-const laneX = (lane) => 20 + Math.min(lane, LANES) * STEP;
-const widest = () => Math.min(LANES, nodes.reduce((most, n) => Math.max(most, n.lane), 0));
+// Lanes get narrower where there are many, so that they never take the place of the texts.
+const lanesDeep = nodes.reduce((most, n) => Math.max(most, n.lane), 0);
+const lane = Math.max(3, Math.min(16, LANES_WIDE / Math.max(1, lanesDeep)));
+const laneX = (at) => 20 + Math.min(at * lane, LANES_WIDE);
 let textStart = 0, bracketStart = 0;
+const columnOf = new Map();  // summary -> column of its bracket
+const asideX = (n) => {
+  const s = summaries.get(n.id);
+  return bracketStart + (columnOf.get(s && s.by ? s.by : n.id) || 0) * 9;
+};
 
 function measure() {
   const columns = Math.min(4, state.brackets.reduce((most, b) => Math.max(most, b.column + 1), 0));
-  bracketStart = laneX(widest()) + 14;
-  textStart = bracketStart + columns * 8 + 6;
+  columnOf.clear();
+  for (const b of state.brackets) columnOf.set(b.id, b.column);
+  bracketStart = laneX(lanesDeep) + 18;
+  textStart = bracketStart + Math.max(columns, asides.size ? 1 : 0) * 9 + 10;
 }
 
 const canvas = $("graph"), pen = canvas.getContext("2d");
@@ -1496,26 +1580,41 @@ function drawGraph(top, height, first, last) {
   }
   for (const b of state.brackets) {
     if (b.end < first || b.top > last) continue;
-    const x = bracketStart + b.column * 8, lit = b.id === state.chosen
+    const x = bracketStart + b.column * 9, lit = b.id === state.chosen
       || (node.get(state.chosen) || {}).inside === b.id;
     pen.strokeStyle = lit ? palette.text : palette.soft;
     pen.lineWidth = lit ? 2 : 1;
     pen.beginPath();
-    pen.moveTo(x + 4, y(b.top) - 9);
-    pen.lineTo(x, y(b.top) - 9);
-    pen.lineTo(x, y(b.end) + 9);
-    pen.lineTo(x + 4, y(b.end) + 9);
+    pen.moveTo(x + 5, y(b.top) - 10);
+    pen.lineTo(x, y(b.top) - 10);
+    for (const [top, end] of b.parts) {
+      pen.moveTo(x, Math.max(y(top) - 10, -ROW));
+      pen.lineTo(x, Math.min(y(end) + 10, height + ROW));
+    }
+    pen.moveTo(x, y(b.end) + 10);
+    pen.lineTo(x + 5, y(b.end) + 10);
     pen.stroke();
+    if (b.parts.length > 1) {
+      pen.setLineDash([2, 4]);
+      pen.beginPath();
+      for (let k = 1; k < b.parts.length; k++) {  // the last part comes first
+        pen.moveTo(x, Math.max(y(b.parts[k][1]) + 10, -ROW));
+        pen.lineTo(x, Math.min(y(b.parts[k - 1][0]) - 10, height + ROW));
+      }
+      pen.stroke();
+      pen.setLineDash([]);
+    }
   }
   for (let at = first; at <= last; at++) {
-    const {n, fold} = state.rows[at], one = n || fold[0], x = laneX(one.lane);
-    pen.fillStyle = palette[color(one.run)];
+    const {n, fold} = state.rows[at], one = n || fold[0], x = one.aside ? asideX(one) : laneX(one.lane);
+    pen.fillStyle = one.aside ? palette.soft : palette[color(one.run)];
     pen.strokeStyle = palette.page;
     pen.lineWidth = 2;
     pen.beginPath();
     if (one.marks & SUMMARY && n) {
-      pen.moveTo(x, y(at) - 7); pen.lineTo(x + 7, y(at)); pen.lineTo(x, y(at) + 7);
-      pen.lineTo(x - 7, y(at)); pen.closePath();
+      const size = one.aside ? 5 : 7;
+      pen.moveTo(x, y(at) - size); pen.lineTo(x + size, y(at)); pen.lineTo(x, y(at) + size);
+      pen.lineTo(x - size, y(at)); pen.closePath();
     } else pen.arc(x, y(at), one.marks & PIN ? 6.5 : 5, 0, 7);
     pen.fill();
     pen.stroke();
@@ -1565,6 +1664,7 @@ function rowOf(at) {
   element.id = "row" + n.id;
   if (n.id === state.chosen) { element.classList.add("chosen"); element.setAttribute("aria-selected", "true"); }
   if (n.marks & SUMMARY) element.classList.add("summary");
+  if (n.aside) element.classList.add("aside");
   if (n.marks & EXCLUDED) element.classList.add("excluded");
   if (n.marks & PURGED) element.classList.add("purged");
   if (state.hitSet.has(n.id)) element.classList.add("hit");
@@ -1628,11 +1728,36 @@ function marked(text, query) {
   found.append(text.slice(from));
   return found;
 }
+const FENCED = /^(```|~~~)[^\n]*\n[\s\S]*?^\1[`~]*[ \t]*(?:\n|$(?![\s\S]))/gm;
 function textOf(n) {
-  const made = make("pre", "text");
+  const made = make("pre", n.role === "tool" ? "text tool" : "text"), text = shown(n);
   made.dir = "auto";
-  made.append(marked(shown(n), state.query));
+  let from = 0;
+  for (const found of text.matchAll(FENCED)) {
+    const code = make("span", "code");
+    code.append(marked(found[0], state.query));
+    made.append(marked(text.slice(from, found.index), state.query), code);
+    from = found.index + found[0].length;
+  }
+  made.append(marked(text.slice(from), state.query));
   return made;
+}
+function factsOf(n) {
+  const list = make("dl"), add = (name, value, title) => {
+    const word = make("dd", "", value);
+    word.dir = "auto";
+    if (title) word.title = title;
+    list.append(make("dt", "", name), word);
+  };
+  if (n.said) add("Said", local(n.said), when(n.said));
+  add(n.said ? "Recorded" : "Time", local(n.time), when(n.time));
+  add("Tokens", count(n.tokens) + (data.root && !n.aside ? `, ${count(n.sum)} up to here` : ""));
+  const held = heads.filter((head) => head.id >= n.id && pathTo(head.id).includes(n));
+  if (held.length) add(held.length > 1 ? "Branches" : "Branch",
+    held.slice(0, 12).map((head) => head.name).join(", ") + (held.length > 12 ? `, and ${count(held.length - 12)} more` : ""));
+  add("Came by", {cli: "tl", mcp: "an agent's tools", import: "import"}[n.via] || n.via);
+  if (n.format) add("From", [n.format, n.session, n.native].filter(Boolean).join(" · "));
+  return list;
 }
 function link(id, words) {
   const made = make("button", "link", words);
@@ -1668,7 +1793,7 @@ function showMessage() {
     if (n.marks & bit) title.append(make("span", "chip plain", word));
   for (const head of heads) if (head.id === n.id) title.append(chip(head));
   title.append(closer());
-  detail.append(title, make("p", "meta", `${when(n.time)} UTC · ${count(n.tokens)} tokens`), textOf(n));
+  detail.append(title, textOf(n), make("h3", "", "About it"), factsOf(n));
   if (n.tag && n.tag[1]) { const note = make("pre", "text", n.tag[1]); note.dir = "auto"; detail.append(make("h3", "", "Note"), note); }
   const tools = make("div", "tools"), context = make("button", "", "Context up to here");
   context.type = "button";
@@ -1686,17 +1811,17 @@ function showMessage() {
   const over = [];
   const path = new Set(pathTo(n.id).map((each) => each.id));
   for (const s of summaries.values())
-    if (s.from <= n.id && n.id <= s.to && path.has(s.from) && pathTo(s.to).some((each) => each.id === n.id)) over.push(s);
+    if (s.from <= n.id && n.id <= s.to && path.has(s.from) && pathTo(s.to).includes(n)) over.push(s);
   if (over.length) {
     detail.append(make("h3", "", "Summaries over it"));
     for (const s of over.reverse())
-      detail.append(link(s.id, `n${s.id} v${s.version}, n${s.from}..n${s.to}${s.by ? ", superseded" : ""}: ${oneLine((node.get(s.id) || {text: ""}).text).slice(0, 90)}`));
+      detail.append(link(s.id, `n${s.id} v${s.version}, n${s.from}..n${s.to}${s.by ? `, superseded by n${s.by}` : s.stale ? ", stale" : ""}: ${short((node.get(s.id) || {text: ""}).text, 90)}`));
   }
-  if (node.has(n.parent)) detail.append(make("h3", "", "Before"), link(n.parent, `n${n.parent} ${oneLine(shown(node.get(n.parent))).slice(0, 90)}`));
-  const below = children.get(n.id) || [];
+  if (node.has(n.parent)) detail.append(make("h3", "", "Before"), link(n.parent, `n${n.parent} ${short(shown(node.get(n.parent)), 90)}`));
+  const below = forks(n.id);
   if (below.length) {
     detail.append(make("h3", "", below.length > 1 ? `A fork of ${count(below.length)}` : "Next"));
-    for (const id of below.slice(0, 40)) detail.append(link(id, `n${id} ${oneLine(shown(node.get(id))).slice(0, 90)}`));
+    for (const id of below.slice(0, 40)) detail.append(link(id, `n${id} ${short(shown(node.get(id)), 90)}`));
     if (below.length > 40) detail.append(make("p", "meta", `and ${count(below.length - 40)} more`));
   }
 }
@@ -1775,7 +1900,8 @@ function search() {
 function step(by) {
   if (!state.hits.length) return;
   if (state.hit < 0 && state.chosen) {
-    state.hit = state.hits.findIndex((id) => id >= state.chosen);
+    const at = node.get(state.chosen).at;
+    state.hit = state.hits.findIndex((id) => node.get(id).at >= at);
     if (by < 0 || state.hits[state.hit] === state.chosen) state.hit += by;
   } else state.hit += by;
   state.hit = (state.hit + state.hits.length) % state.hits.length;
@@ -1797,8 +1923,8 @@ function fillJump() {
     jump.append(group);
   };
   add("Branches", heads.filter((head) => node.has(head.id)).map((head) => [head.id, head.name + (head.current ? " ●" : "")]));
-  add("Forks", nodes.filter((n) => (children.get(n.id) || []).length > 1).slice(0, 500)
-    .map((n) => [n.id, `n${n.id} ${oneLine(shown(n)).slice(0, 40)}`]));
+  add("Forks", nodes.filter((n) => forks(n.id).length > 1).slice(0, 500)
+    .map((n) => [n.id, `n${n.id} ${short(shown(n), 40)}`]));
   jump.onchange = () => { if (jump.value) choose(+jump.value); jump.value = ""; };
 }
 function move(by) {
@@ -1806,11 +1932,18 @@ function move(by) {
   const row = state.rows[Math.max(0, Math.min(state.rows.length - 1, at))];
   if (row) choose((row.n || row.fold[0]).id);
 }
+// The next message of the same line: a summary beside it is none.
+function following(n) {
+  return (children.get(n.id) || []).find((id) => node.get(id).run === n.run && !node.get(id).aside);
+}
+// The same place on the line before or behind, at the nearest fork above.
 function sibling(by) {
-  const n = node.get(state.chosen);
-  if (!n) return;
-  const all = children.get(n.parent) || [], other = all[all.indexOf(n.id) + by];
-  if (other) choose(other);
+  for (let n = node.get(state.chosen); n; n = node.get(n.parent)) {
+    const all = (children.get(n.parent) || []).filter((id) => !node.get(id).aside);
+    if (all.length < 2) continue;
+    choose(all[(all.indexOf(n.id) + by + all.length) % all.length]);
+    return;
+  }
 }
 document.addEventListener("keydown", (event) => {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
@@ -1821,9 +1954,9 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/") { event.preventDefault(); $("query").focus(); $("query").select(); return; }
   if (event.target !== $("list") && event.target !== document.body) return;
   const n = node.get(state.chosen), keys = {
-    ArrowDown: () => move(1), ArrowUp: () => move(-1), PageDown: () => move(12), PageUp: () => move(-12),
+    ArrowDown: () => n ? choose(following(n)) : move(1), ArrowUp: () => n && choose(n.parent),
+    ArrowRight: () => move(1), ArrowLeft: () => move(-1), PageDown: () => move(12), PageUp: () => move(-12),
     Home: () => move(-Infinity), End: () => move(Infinity),
-    ArrowLeft: () => n && choose(n.parent), ArrowRight: () => n && choose((children.get(n.id) || [])[0]),
     "[": () => sibling(-1), "]": () => sibling(1), c: showComparison,
     Enter: () => $("detail").focus(),
   };
@@ -1847,7 +1980,7 @@ window.addEventListener("beforeprint", () => {
   paper.replaceChildren(make("h1", "", data.title));
   for (const n of pathTo(chosen)) {
     const turn = make("div", "turn");
-    turn.append(make("p", "who", `n${n.id} · ${n.role} · ${when(n.time)} UTC`), textOf(n));
+    turn.append(make("p", "who", `n${n.id} · ${n.role} · ${when(n.said || n.time)}`), textOf(n));
     paper.append(turn);
   }
 });

@@ -72,10 +72,21 @@ class Browser:
         found: list[dict[str, Any]] = self.ask("POST", f"{self.session}/se/log", {"type": kind})
         return found
 
+    def cdp(self, command: str, **params: object) -> Any:
+        """The answer to a command of the browser's own protocol."""
+        body = {"cmd": command, "params": params}
+        return self.ask("POST", f"{self.session}/goog/cdp/execute", body)
+
     def width(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
-        command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics}
-        self.ask("POST", f"{self.session}/goog/cdp/execute", command)
+        self.cdp("Emulation.setDeviceMetricsOverride", **metrics)
+
+    def press(self, key: str) -> None:
+        """Press a key as a hand does: `Tab`, `Enter`, `Space`, `Escape`."""
+        code = {"Tab": "\ue004", "Enter": "\ue007", "Space": " ", "Escape": "\ue00c"}[key]
+        actions = [{"type": each, "value": code} for each in ("keyDown", "keyUp")]
+        body = {"actions": [{"type": "key", "id": "keys", "actions": actions}]}
+        self.ask("POST", f"{self.session}/actions", body)
 
     def close(self) -> None:
         try:

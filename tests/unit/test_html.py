@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
+import random
 import re
 import tempfile
 from collections.abc import Iterator
@@ -110,7 +112,7 @@ def test_texts_are_data_and_come_back(tmp_path: Path) -> None:
     assert data["title"] == HOSTILE[0]
     assert not re.search("[<>&\u2028\u2029]", parts.code["script"][0])
     for row in data["nodes"]:
-        number, parent, role, tokens, _, marks, _, _, _, _, text = row
+        number, parent, role, tokens, _, marks, _, _, _, _, origin, text = row
         shown = base.run("node", {"node": f"n{number}"})
         assert (f"n{parent}", role, tokens, text) == (
             shown["parent"], shown["role"], shown["tokens"], shown["text"]
@@ -118,22 +120,57 @@ def test_texts_are_data_and_come_back(tmp_path: Path) -> None:
         assert bool(marks & 1) == shown["pinned"]
         assert bool(marks & 2) == shown["excluded"]
         assert bool(marks & 4) == (shown["zone"] == "archive")
+        assert origin == [shown["via"], "", "", "", ""]
     assert len(data["nodes"]) == len(base.store.rows)
 
 
-def test_lanes_are_free_where_they_are_taken(tmp_path: Path) -> None:
-    base = told(tmp_path)
-    data = json.loads(Parts(page_of(base)).code["script"][0])
-    spots = {row[0]: (row[6], row[7]) for row in data["nodes"]}
-    parents = {row[0]: row[1] for row in data["nodes"]}
-    ends: dict[int, int] = {}
-    for node, parent in parents.items():
-        ends[node] = max(ends.get(node, node), node)
-        ends[parent] = max(ends.get(parent, 0), node)
-    for node, (lane, run) in spots.items():
-        for other, (other_lane, other_run) in spots.items():
-            if lane == other_lane and run != other_run:
-                assert not node <= other <= ends[node], "two runs in one lane at one row"
+def layout_of(page: str) -> tuple[list[int], dict[int, list[Any]], set[int]]:
+    """(nodes in the order of rows, each node's row of data, summaries that nothing hangs on)."""
+    data = json.loads(Parts(page).code["script"][0])
+    return data["order"], {row[0]: row for row in data["nodes"]}, set(data["asides"])
+
+
+def forked(folder: Path, branches: int) -> timeline.Database:
+    """Branches forked from branches, which were written to in turns."""
+    base = timeline.Database(str(folder / "db"), disk=QuickDisk())
+    base.run("create")
+    rng = random.Random(branches)
+    names = ["main"]
+    for number in range(3 * branches):
+        name = rng.choice(names)
+        base.run("append", {"role": "user", "text": f"{number}", "branch": name})
+        if number % 3 == 2:
+            names.append(f"b{number}")
+            node = f"n{rng.randrange(1, number + 2)}"
+            base.run("fork", {"node": node, "name": names[-1]})
+    base.run("summarize", {"from": "n1", "to": "n1", "summary": "first"})
+    base.run("switch", {"name": names[len(names) // 2]})
+    return base
+
+
+@pytest.mark.parametrize("branches", [2, 20, 100])
+def test_no_two_branches_interleave_and_the_current_one_is_straight(
+    tmp_path: Path, branches: int
+) -> None:
+    base = forked(tmp_path, branches)
+    order, rows, asides = layout_of(page_of(base))
+    assert sorted(order) == sorted(rows)
+    at = {node: place for place, node in enumerate(order)}
+    current = [int(each["node"][1:]) for each in base.run("context")]
+    assert all(rows[node][6:8] == [0, 0] for node in current), "lane 0, run 0"
+    assert len(asides) == 1
+    for node in asides:
+        assert order[at[node] - 1] == 1, "right under what it covers"
+    runs: dict[int, list[int]] = {}
+    for node in order:
+        if node not in asides:
+            runs.setdefault(rows[node][7], []).append(node)
+    for run, nodes in runs.items():
+        assert all(rows[b][1] == a for a, b in itertools.pairwise(nodes)), "one line"
+        assert len({rows[node][6] for node in nodes}) == 1, "in one lane"
+        first, last = at[nodes[0]], at[nodes[-1]]
+        for other in order[first:last]:  # what stands between hangs on it, further out
+            assert rows[other][7] == run or rows[other][6] > rows[nodes[0]][6] or other in asides
 
 
 # ---- in a browser -------------------------------------------------------------------------------
@@ -206,7 +243,7 @@ def test_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     assert "superseded" in detail
     # Archived parts are folded until they are opened.
     run("document.getElementById('jump').value = '20'; document.getElementById('jump').onchange()")
-    run("document.getElementById('list').scrollTop = 1e6")
+    run("document.getElementById('list').scrollTop = 20 * 34")
     browser.wait("setTimeout(arguments[0], 200)")
     assert run("return document.querySelectorAll('.row.fold').length") == 1
     run("document.querySelector('.row.fold').click()")
@@ -243,7 +280,7 @@ def test_texts_are_readable_in_both_themes_and_at_any_width(
         assert browser.run(CONTRAST) == []
     browser.run("document.getElementById('compare').click()")
     assert browser.run(CONTRAST) == []
-    for width in (390, 768, 1280):
+    for width in (390, 768, 961, 1280):
         browser.width(width, 844)
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
 
@@ -265,9 +302,9 @@ def test_every_control_is_reached_by_keyboard(browser: Browser, tmp_path: Path) 
     browser.run(press, "Home", "list")
     assert browser.run(heading).startswith("n1 ")
     for key, wanted in (
-        ("ArrowDown", "n2"), ("ArrowRight", "n3"), ("ArrowLeft", "n2"), ("ArrowRight", "n3"),
-        ("ArrowRight", "n4"), ("ArrowRight", "n5"), ("ArrowRight", "n6"), ("]", "n61"),
-        ("[", "n6"),
+        ("ArrowDown", "n2"), ("ArrowUp", "n1"), ("ArrowDown", "n2"), ("ArrowDown", "n3"),
+        ("ArrowDown", "n4"), ("ArrowDown", "n5"), ("ArrowDown", "n6"), ("]", "n61"),
+        ("ArrowDown", "n62"), ("[", "n6"), ("ArrowLeft", "n64"), ("ArrowRight", "n6"),
     ):  # fmt: skip
         browser.run(press, key, "list")
         assert browser.run(heading).split(" ")[0] == wanted, key
@@ -275,3 +312,91 @@ def test_every_control_is_reached_by_keyboard(browser: Browser, tmp_path: Path) 
     assert browser.run("return document.activeElement.id") == "query"
     browser.run(press, "Escape", "query")
     assert browser.run("return document.activeElement.id") == "list"
+
+
+def test_tab_reaches_every_control_and_keys_work_them(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, told(tmp_path), tmp_path)
+    browser.run("document.activeElement.blur()")
+    seen: list[str] = []
+    ring = (
+        "const s = getComputedStyle(document.activeElement); return s.outlineStyle + s.outlineWidth"
+    )
+    for _ in range(30):
+        browser.press("Tab")
+        here = browser.run(
+            "const e = document.activeElement;"
+            "return e === document.body ? '' : e.id || e.textContent"
+        )
+        if here == "" or here in seen:
+            break
+        assert browser.run(ring) == "solid2px", here
+        seen.append(here)
+    wanted = {"query", "before", "next", "jump", "compare", "theme", "list", "Context up to here"}
+    assert wanted <= set(seen)
+    theme = "return document.documentElement.dataset.theme"
+    before = browser.run(theme)
+    for key in ("Enter", "Space"):
+        browser.run("document.getElementById('theme').focus()")
+        browser.press(key)
+    assert browser.run(theme) == before, "there and back"
+    browser.run("document.getElementById('compare').focus()")
+    browser.press("Enter")
+    assert browser.run("return document.querySelectorAll('.sides > div').length") == 2
+    browser.press("Escape")
+    assert browser.run("return document.activeElement.id") == "list"
+
+
+def test_print_shows_the_whole_path_in_black_on_white(browser: Browser, tmp_path: Path) -> None:
+    base = told(tmp_path)
+    shown(browser, base, tmp_path)
+    browser.run("document.documentElement.dataset.theme = 'dark'")
+    browser.cdp("Emulation.setEmulatedMedia", media="print")
+    try:
+        browser.run("window.dispatchEvent(new Event('beforeprint'))")
+        assert browser.run("return getComputedStyle(document.body).backgroundColor") == (
+            "rgb(255, 255, 255)"
+        )
+        assert browser.run(CONTRAST) == []
+        printed = browser.run(
+            "return [...document.querySelectorAll('#paper .text')].map((e) => e.textContent)"
+        )
+        assert printed == [
+            base.run("node", {"node": f"n{number}"})["text"] for number in range(1, 61)
+        ]
+        assert browser.run("return document.querySelector('header').checkVisibility()") is False
+    finally:
+        browser.cdp("Emulation.setEmulatedMedia", media="")
+
+
+def test_the_head_is_one_line_where_there_is_room(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, told(tmp_path), tmp_path)
+    height = "return document.querySelector('header').offsetHeight"
+    assert browser.run(height) < 70
+    browser.width(1024, 768)
+    assert browser.run(height) < 70
+
+
+def test_code_is_in_type_of_one_width_and_metadata_is_shown(
+    browser: Browser, tmp_path: Path
+) -> None:
+    base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk(), clock=lambda: 1_700_000_000)
+    base.run("create")
+    text = "see\n```js\n<b>x</b> `y`\n```\nand ``` not\n~~~\nopen"
+    base.run("append", {"role": "user", "text": text, "tokens": 5})
+    base.run("append", {"role": "tool", "text": "log", "tokens": 7})
+    shown(browser, base, tmp_path)
+    font = "return getComputedStyle(document.querySelector(arguments[0])).fontFamily"
+    assert "monospace" in browser.run(font, "#detail .text.tool")
+    facts = browser.run("return document.querySelector('#detail dl').textContent")
+    assert "7, 12 up to here" in facts
+    assert "Branchmain" in facts
+    browser.run(
+        "document.getElementById('list').dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'ArrowUp', bubbles: true}))"
+    )
+    assert browser.run("return document.querySelector('#detail .text').textContent") == text
+    code = browser.run(
+        "return [...document.querySelectorAll('#detail .code')].map((e) => e.textContent)"
+    )
+    assert code == ["```js\n<b>x</b> `y`\n```\n"]
+    assert "monospace" in browser.run(font, "#detail .code")
