@@ -110,6 +110,7 @@ SIDE_ENDINGS = (".files", ".hook.log", ".index", ".lock", ".tmp", ".torn")  # of
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
+REQUEST_FORMATS = ("openai", "anthropic")
 EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html")
 
 # Scalar values that count as one token in `wide`: written out, so that every Python counts alike.
@@ -395,6 +396,11 @@ _INTENT = Argument("intent", "intent", "why it matters")
 _SCOPE = Argument("scope", "choice", "own: only nodes that no other branch holds", choices=("own",))
 
 
+# Carried out by the adapters, on the messages that the engine answers with.
+_REQUEST_FORMAT = Argument(
+    "format", "choice", "as an API takes them", flag="as", choices=REQUEST_FORMATS
+)
+
 _PART = (
     Argument("from", "node", "only the interval that begins here (with --to)"),
     Argument("to", "node", "only the interval that ends here"),
@@ -503,6 +509,7 @@ _OPERATION_LIST = (
             *_TARGET,
             Argument("last", "count", "only the last K messages"),
             Argument("before", "node", "the path ends above it"),
+            _REQUEST_FORMAT,
         ),
         '[{"node":"n1","role":"user","text":"...","tokens":8}]',
         "tl context --last 20",
@@ -526,6 +533,7 @@ _OPERATION_LIST = (
             ),
             Argument("explain", "flag", "say what is left out, why"),
             Argument("dry_run", "flag", "write no placeholders"),
+            _REQUEST_FORMAT,
         ),
         '{"messages":[...],"total_tokens":65,"summaries_created":["n5"]}',
         "tl budget --max 4000",
@@ -6009,6 +6017,7 @@ class Database:
     # ---- reading ---------------------------------------------------------------------------
 
     def _context(self, a: Json) -> list[Json]:
+        _leave_format(a)
         store = self.refresh()
         tl = self._timeline(store, a)
         timeline = store.state.timelines[tl]
@@ -6509,6 +6518,7 @@ class Database:
     # ---- budget ----------------------------------------------------------------------------
 
     def _budget(self, a: Json) -> Json:
+        _leave_format(a)
         if a["idempotency_key"] is not None:
             return self._keyed_budget(a)
         store = self.refresh()
@@ -6778,6 +6788,19 @@ class Database:
         disk.replace(path + ".tmp", path)
         disk.sync_folder(folder)
         return name
+
+    def kept_bytes(self, name: str) -> bytes | None:
+        """What `keep_bytes` kept under this name; None if it is not there, or damaged."""
+        from hashlib import sha256
+
+        if len(name) != 64 or name.strip("0123456789abcdef"):
+            return None
+        try:
+            with open(os.path.join(self.path + ".files", name), "rb") as file:
+                data = file.read()
+        except OSError:
+            return None
+        return data if sha256(data).hexdigest() == name else None
 
     def importing(self, key: str | None = None, dry_run: bool = False) -> Importing:
         """A transaction of many nodes, for readers of transcripts."""
@@ -7506,6 +7529,12 @@ def _named_nodes(arguments: Json) -> list[int]:
     if "derived_from" in arguments:
         nodes += arguments["derived_from"] or ()
     return nodes
+
+
+def _leave_format(arguments: Json) -> None:
+    """Raise if an adapter passed on what is its own to do."""
+    if arguments["format"] is not None:
+        raise InvalidArgument("format is made of the answer: see `timeline_export.as_request`")
 
 
 def _node_or_none(node: int | None) -> str | None:

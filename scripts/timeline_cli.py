@@ -617,7 +617,11 @@ def answer(call: Call, database: Database, source: str) -> Any:
     own = _COMMANDS.get(call.operation.name)
     try:
         if own is None:
-            return database.run(call.operation.name, call.values)
+            format = call.values.pop("format", None)
+            if format is not None:
+                timeline.check_value(call.operation.by_name["format"], format)
+            value = database.run(call.operation.name, call.values)
+            return value if format is None else _as_request(database, value, format)
         return own(database, timeline.check_arguments(call.operation, call.values), source)
     except TimelineError as error:
         raise _in_words_of_the_command_line(call, error) from None
@@ -644,6 +648,15 @@ def _in_words_of_the_command_line(call: Call, error: TimelineError) -> TimelineE
         if "argument" in data:
             data = {**data, "argument": argument.flag}
     return type(error)(message, **data)
+
+
+def _as_request(database: Database, value: Any, format: str) -> Any:
+    """A context or a budget as an API takes it."""
+    import timeline_export
+
+    if isinstance(value, list):
+        return timeline_export.as_request(database, value, format)
+    return {**value, **timeline_export.as_request(database, value["messages"], format)}
 
 
 def _where(database: Database, checked: Json, source: str) -> Json:

@@ -315,7 +315,10 @@ class Shaper:
             raise TooLarge(size, narrower())
         return value
 
-    def _context(self, given: Json) -> list[Json]:
+    def _context(self, given: Json) -> Any:
+        if given.get("format") is not None:
+            return self._request(given)
+
         def read(given: Json) -> list[Json]:
             return [self._cut_text(each) for each in self.database.run("context", given)]
 
@@ -330,6 +333,41 @@ class Shaper:
             error.data["try"] = last_that_fits(some)
             raise
         return self._fitting(messages, lambda: last_that_fits(messages))
+
+    def _request(self, given: Json) -> Json:
+        """A context in the shape of an API, whose texts are never cut."""
+
+        def shaped(given: Json) -> Json:
+            return self._as_request(self._run_for_request("context", given), given)
+
+        def narrower() -> Json | None:
+            fits, high = 0, self.chars_max // MESSAGE_CHARS
+            while fits < high:
+                middle = (fits + high + 1) // 2
+                if self.fits(shaped({**given, "last": middle})):
+                    fits = middle
+                else:
+                    high = middle - 1
+            return {"last": fits} if fits else None
+
+        try:
+            value = shaped(given)
+        except timeline.ResultTooLong as error:
+            narrowed = narrower()
+            if narrowed is not None:
+                error.data["try"] = narrowed
+            raise
+        return self._fitting(value, narrower)
+
+    def _run_for_request(self, name: str, given: Json) -> Any:
+        """What the engine answers, which knows nothing of the shape that is wanted."""
+        timeline.check_arguments(timeline.OPERATIONS[name], given)
+        return self.database.run(name, {**given, "format": None})
+
+    def _as_request(self, messages: list[Json], given: Json) -> Json:
+        import timeline_export
+
+        return timeline_export.as_request(self.database, messages, given["format"])
 
     def _cut_text(self, message: Json) -> Json:
         """A message whose long text is shown by its two ends, at most half of the limit as JSON."""
@@ -464,9 +502,12 @@ class Shaper:
         return self._shaped_budget(given)
 
     def _shaped_budget(self, given: Json) -> Json:
-        value = self.database.run("budget", given)
-        messages = [self._cut_text(each) for each in value["messages"]]
-        shown: Json = self._cut_ids({**value, "messages": messages}, "count")
+        value = self._run_for_request("budget", given)
+        if given.get("format") is not None:
+            value = {**value, **self._as_request(value["messages"], given)}
+        else:
+            value = {**value, "messages": [self._cut_text(each) for each in value["messages"]]}
+        shown: Json = self._cut_ids(value, "count")
         return shown
 
     def _budget_that_fits(self, given: Json, error: timeline.ResultTooLong) -> Json | None:
