@@ -123,7 +123,7 @@ def test_the_skill_names_every_tool() -> None:
 @DOCUMENTS
 def test_every_word_in_quotes_that_looks_like_an_argument_is_one(document: str) -> None:
     arguments = {name for names in offered().values() for name in names}
-    answers = {"required_tokens", "timeline_id", "text_json", "created_at"}
+    answers = {"added_tokens", "required_tokens", "timeline_id", "text_json", "created_at"}
     for word in re.findall(r"`([a-z]+_[a-z_]+)`", document):
         assert word in arguments | answers | set(offered()) | {"timeline_"}, word
 
@@ -158,7 +158,7 @@ def test_tools_are_named_as_readme_says() -> None:
 
 
 def test_arguments_of_tools_are_named_as_readme_says() -> None:
-    other = {"timeline": "timeline_id", "max": "max_tokens"}
+    other = {"timeline": "timeline_id", "max": "max_tokens", "as": "format"}
     for operation in timeline_mcp.TOOLS.values():
         for argument in operation.arguments:
             if argument.flag == "-" or argument.kind == "intent":
