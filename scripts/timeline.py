@@ -6760,6 +6760,10 @@ class Importing:
     def log_id(self) -> str:
         return self._store.header.log_id
 
+    @property
+    def node_count(self) -> int:
+        return len(self._store.rows)
+
     def interval_of(self, summary: int) -> tuple[int, int]:
         """What a summary or placeholder stands for; (0, 0) of a message."""
         row = self._store.rows[summary]

@@ -2008,7 +2008,7 @@ class _Document:
         for top, head in timeline.segments:
             tops.setdefault(head, []).append(top)
         rows = []
-        for branch in shown:
+        for branch in reversed(shown):
             live = branch.status == LIVE
             parent = timeline.live_branch(branch.parent)
             row: Json = {
@@ -2025,8 +2025,11 @@ class _Document:
             if branch.imported:
                 row["imported"] = True
             if STATUS_NAMES[branch.status] == "archived" and tops.get(branch.head):
-                row["archived_from"] = f"n{tops[branch.head].pop(0)}"
+                # Of several that ended there, the last one took the nodes with it: they were not
+                # its own while another ended there.
+                row["archived_from"] = f"n{tops[branch.head].pop()}"
             rows.append(row)
+        rows.reverse()
         return rows
 
     def pieces(self) -> Iterator[str]:
