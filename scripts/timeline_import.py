@@ -3110,7 +3110,7 @@ class _Planting:
             state.next_branch == 1
             and not state.ended
             and state.branches[state.current].head == 0
-            and all(key.startswith(self.session) for key in state.sessions)
+            and not state.sessions
         )
 
     def _state(self) -> TimelineState:
@@ -3490,12 +3490,14 @@ class _Limbs:
     def _follow(self, branch: DocumentBranch, known: Branch, head: int, last: int | None) -> None:
         """Move a living branch to where it is in the document, unless somebody wrote on it."""
         if head not in (last, known.head):
-            if known.head == last and last not in self.images:
-                pass  # the document is older than what was read before
-            elif known.head == last or self.tx.is_ancestor(known.head, head):
+            if self.tx.is_ancestor(known.head, head) or (
+                # Moved back there. A document that does not know `last` is older than what was
+                # read before.
+                known.head == last and last in self.images
+            ):
                 self._thaw(head)
                 self.tx.move(self.tl, known.name, head)
-            elif not self.tx.is_ancestor(head, known.head):
+            elif known.head != last and not self.tx.is_ancestor(head, known.head):
                 self.planting.notes.add(
                     "branch",
                     f"branch {timeline.quoted(known.name)} went another way here; the document's "
