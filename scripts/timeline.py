@@ -111,7 +111,7 @@ SIDE_ENDINGS = (".files", ".hook.log", ".index", ".lock", ".tmp", ".torn")  # of
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
 REQUEST_FORMATS = ("openai", "anthropic")
-EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html")
+EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html", "json")
 
 # Scalar values that count as one token in `wide`: written out, so that every Python counts alike.
 WIDE_RANGES = (
@@ -763,7 +763,8 @@ _OPERATION_LIST = (
             Argument(
                 "format",
                 "choice",
-                "ascii, mermaid, markdown: also to standard output; drawio, html: need --output",
+                "ascii, mermaid, markdown, json (all there is, for import): also to standard "
+                "output; drawio, html: need --output",
                 default="ascii",
                 choices=EXPORT_FORMATS,
             ),
@@ -789,12 +790,18 @@ _OPERATION_LIST = (
                 "choice",
                 "what the files are (auto: told by their content)",
                 default="auto",
-                choices=("auto", "claude-code", "messages"),
+                choices=("auto", "claude-code", "messages", "timeline-json"),
             ),
             Argument("into", "timeline", "put the conversation into this timeline"),
             Argument("dry_run", "flag", "say what would be read, write nothing"),
             Argument(
                 "attachments", "flag", "keep pictures and other binary content beside the database"
+            ),
+            Argument(
+                "ids",
+                "path",
+                "timeline-json: write here, as JSON, which node became which; an existing file is "
+                "an error",
             ),
         ),
         '{"timelines":[{"timeline_id":"tl0","title":"...","added":7,...}],"unrecognized":[]}',
@@ -5259,7 +5266,8 @@ def _fits_node(timeline: TimelineState, rows: Rows, record: Json) -> bool:
 
 
 def _fits_session(timeline: TimelineState, rows: Rows, record: Json) -> bool:
-    return record["branch"] in timeline.branches and _is_own(rows, record, record["node"])
+    node = record["node"]
+    return record["branch"] in timeline.branches and (node == 0 or _is_own(rows, record, node))
 
 
 def _fits_thaw(timeline: TimelineState, rows: Rows, record: Json) -> bool:
@@ -6573,9 +6581,13 @@ class Database:
             kept["explain"] = record["result"]["explain"]
         return kept
 
-    def find_placeholder(self, store: Store, first: int, last: int) -> int | None:
-        """The placeholder of an interval, if there is one."""
+    def find_placeholder(
+        self, store: Store, first: int, last: int, before: int = TOKENS_MAX
+    ) -> int | None:
+        """The placeholder of an interval, if there is one whose line begins before `before`."""
         for offset in store.lookup.find(placeholder_hash(first, last)):
+            if offset >= before:
+                continue
             record = decode_head(store.line_at(offset))
             if record["op"] == "placeholder" and (record["from"], record["to"]) == (first, last):
                 return int(record["id"])
@@ -6996,6 +7008,32 @@ class Importing:
     def row(self, node: int) -> NodeFacts:
         return NodeFacts(self._store.rows, node)
 
+    @property
+    def log_id(self) -> str:
+        return self._store.header.log_id
+
+    @property
+    def node_count(self) -> int:
+        return len(self._store.rows)
+
+    def interval_of(self, summary: int) -> tuple[int, int]:
+        """What a summary or placeholder stands for; (0, 0) of a message."""
+        row = self._store.rows[summary]
+        return row[FROM], row[TO]
+
+    def find_placeholder(self, first: int, last: int) -> int | None:
+        """The placeholder of an interval, if one was stored before this transaction."""
+        return self._database.find_placeholder(self._store, first, last, self._start)
+
+    def unit_first(self, node: int) -> int:
+        """The first node of the tool unit that the node is in."""
+        return unit_first(self._store.rows, node)
+
+    def is_cold(self, tl: int, node: int) -> bool:
+        """Whether the node is archived."""
+        rows = self._store.rows
+        return is_cold(rows, self.timelines()[tl].segments, node, rows[node])
+
     def record(self, node: int) -> Json:
         """The stored line of a node."""
         row = self._store.rows[node]
@@ -7045,6 +7083,10 @@ class Importing:
         source: Json,
         blocks: list[Json] | None = None,
         identities: Sequence[str] = (),
+        *,
+        joins: bool = False,
+        intent: Json | None = None,
+        purged: bool = False,
     ) -> int:
         """A message on no branch. Its `identities` are found from now on."""
         self._database._check_sum(self._store, parent, tokens)
@@ -7062,8 +7104,26 @@ class Importing:
         if blocks:
             record["blocks"] = blocks
             if role != "tool" and any(block.get("type") == "tool_result" for block in blocks):
-                record["joins"] = 1
+                joins = True
+        if joins:
+            record["joins"] = 1
+        return self._node(record, text, identities, intent, purged)
+
+    def _node(
+        self,
+        record: Json,
+        text: str,
+        identities: Sequence[str] = (),
+        intent: Json | None = None,
+        purged: bool = False,
+    ) -> int:
+        """Record a node; what every kind of node may have comes last."""
+        node: int = record["id"]
+        if intent is not None:
+            record["intent"] = intent
         self._note(node, record, identities)
+        if purged:
+            record["purged"] = True
         record["text"] = text
         self._record(record)
         return node
@@ -7077,6 +7137,11 @@ class Importing:
         tokens: int,
         source: Json,
         identities: Sequence[str] = (),
+        *,
+        supersedes: int | None = None,
+        derived_from: Sequence[int] = (),
+        intent: Json | None = None,
+        purged: bool = False,
     ) -> int:
         """A real summary over first..last, beside the originals."""
         parent = self._store.rows[first][PARENT]
@@ -7093,10 +7158,29 @@ class Importing:
             "via": "import",
             "source": source,
         }
-        self._note(node, record, identities)
-        record["text"] = text
-        self._record(record)
-        return node
+        if supersedes is not None:
+            record["supersedes"] = supersedes
+        if derived_from:
+            record["derived_from"] = list(derived_from)
+        return self._node(record, text, identities, intent, purged)
+
+    def placeholder(self, tl: int, first: int, last: int) -> int:
+        """A placeholder of first..last, with its text."""
+        rows = self._store.rows
+        parent = rows[first][PARENT]
+        self._database._check_sum(self._store, parent, RESERVE_TOKENS)
+        record: Json = {
+            "op": "placeholder",
+            "tl": tl,
+            "id": len(rows) + 1,
+            "parent": parent,
+            "from": first,
+            "to": last,
+            "tokens": RESERVE_TOKENS,
+            "via": "import",
+        }
+        count = rows[last][DEPTH] - rows[first][DEPTH] + 1
+        return self._node(record, placeholder_text(first, last, count))
 
     def _note(self, node: int, record: Json, identities: Sequence[str]) -> None:
         if identities:
@@ -7120,6 +7204,56 @@ class Importing:
             }
         )
 
+    def fork(
+        self, tl: int, name: str, head: int, of: str | None, at: int | None, imported: bool
+    ) -> None:
+        """A branch as it was elsewhere: begun at node `at` of the live branch `of`."""
+        record: Json = {"op": "fork", "tl": tl, "node": head, "name": name, "of": of, "at": at}
+        if imported:
+            record["imported"] = 1
+        self._record(record)
+
+    def rename_branch(self, tl: int, name: str, to: str) -> None:
+        self._record({"op": "rename", "tl": tl, "name": name, "to": to})
+
+    def switch(self, tl: int, name: str) -> None:
+        self._record({"op": "switch", "tl": tl, "name": name})
+
+    def archive(self, tl: int, name: str, top: int) -> bool:
+        """Archive a branch and the messages from `top` (0: none) to its head. False, and nothing is
+        done, if another branch ends there."""
+        rows, timeline = self._store.rows, self.timelines()[tl]
+        record: Json = {"op": "archive", "tl": tl, "name": name, "top": top, "moved": []}
+        if not _fits_archive(timeline, rows, record):
+            return False
+        if top:
+            part = walk_between(rows, rows[top][DEPTH], timeline.branches[name].head)
+            record["moved"] = to_runs(
+                node for node, row in part
+                if not row[FLAGS] & KIND_SUMMARY and not is_cold(rows, timeline.segments, node, row)
+            )  # fmt: skip
+        self._record(record)
+        return True
+
+    def thaw(self, tl: int, node: int) -> None:
+        """Bring the node and what lies above it back from the archive."""
+        moved = cold_on_path(self._store.rows, self.timelines()[tl].segments, node)
+        self._record({"op": "thaw", "tl": tl, "node": node, "moved": to_runs(moved)})
+
+    def pin(self, tl: int, node: int) -> None:
+        self._record({"op": "pin", "tl": tl, "node": node})
+
+    def exclude(self, tl: int, node: int) -> None:
+        """Exclude the unit of the node."""
+        unit = unit_down_to(self._store.rows, node)
+        self._record({"op": "exclude", "tl": tl, "unit": unit[0], "nodes": to_runs(unit)})
+
+    def next_seq(self) -> None:
+        """End a transaction of the log and begin the next: what was before (a pin, say) counts as
+        older than what follows. `commit` still writes both at once."""
+        self._record({"op": "noop", "for": "import"}, more=False)
+        self._seq += 1
+
     def move(self, tl: int, name: str, head: int) -> None:
         """Move a branch's head."""
         self._record({"op": "move", "tl": tl, "name": name, "node": head})
@@ -7131,9 +7265,9 @@ class Importing:
         """Remember the branch of an imported session and the node it last reached."""
         self._record({"op": "session", "tl": tl, "session": key, "branch": branch, "node": node})
 
-    def rename(self, tl: int, title: str) -> None:
-        """A title from the transcript; a user's own stays."""
-        self._record({"op": "rename", "tl": tl, "title": title, "titled": 0})
+    def rename(self, tl: int, title: str, titled: int = 0) -> None:
+        """A title from the transcript; a user's own (`titled`) stays."""
+        self._record({"op": "rename", "tl": tl, "title": title, "titled": titled})
 
 
 class Answer:

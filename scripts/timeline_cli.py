@@ -808,7 +808,13 @@ def _import(database: Database, checked: Json, source: str) -> Any:
     import timeline_import
 
     database.via = "import"
-    return database.again_if_unfit(
+    output = checked["ids"]
+    ids: dict[str, str] | None = None
+    if output is not None:
+        output, ids = os.path.abspath(output), {}
+        _refuse_own_file(database, output)
+        _check_output(output, False)
+    result = database.again_if_unfit(
         lambda: timeline_import.import_paths(
             database,
             [system_path(path) for path in checked["paths"]],
@@ -818,8 +824,12 @@ def _import(database: Database, checked: Json, source: str) -> Any:
             attachments=checked["attachments"],
             progress=notice if sys.stderr.isatty() else None,
             key=checked["idempotency_key"],
+            ids=ids,
         )
     )
+    if ids is not None:
+        _write_output(output, False, iter([timeline.dumps(ids) + "\n"]))
+    return result
 
 
 # What the demo says and does; node numbers are those that the bundled conversation gets.

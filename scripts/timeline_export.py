@@ -9,11 +9,12 @@ MAP (sections are marked by banners)
    6 markdown      one path as a transcript to read
    7 html          one page to look, click and search in
    8 requests      messages in the shape that an API takes
+   9 json          all there is, for `import` and for other programs
 
 HOW A TREE IS DRAWN
   * A view is a whole timeline, or a part of one path: a branch's path or an interval.
-  * Placeholders stand for nothing that is not drawn: only the diagram for draw.io shows them, and
-    only of a whole timeline.
+  * Placeholders stand for nothing that is not drawn: only the diagram for draw.io and json show
+    them, and only of a whole timeline.
   * A summary that conversations go on from is drawn where it hangs, beside what it stands for.
     One that nothing hangs on is an aside under the last node of its interval. In a part of a path
     every summary off the path is such an aside, and those whose interval ends elsewhere are not
@@ -36,18 +37,22 @@ from xml.sax.saxutils import quoteattr
 from timeline import (
     DEPTH,
     FLAGS,
+    FROM,
     HAS_INTENT,
     JOINS,
     KIND_PLACEHOLDER,
     KIND_REAL,
     KIND_SUMMARY,
     LENGTH,
+    LIVE,
     OFFSET,
     PARENT,
     ROLE_MASK,
     ROLES,
     ROW_BYTES,
+    STATUS_NAMES,
     TL,
+    TO,
     Busy,
     InvalidArgument,
     NotFound,
@@ -55,13 +60,17 @@ from timeline import (
     checked_row,
     climb,
     common_ancestor,
+    covered_depths,
     decode_head,
+    dumps,
     estimate,
     is_ancestor,
     is_purged,
     line_text,
     quoted,
+    summary_chain,
     unit_first,
+    watermark,
 )
 
 TYPE_CHECKING = False
@@ -69,7 +78,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
-    from timeline import Database, Row, Rows, Store, Summaries, TimelineState
+    from timeline import Branch, Database, Row, Rows, Store, Summaries, TimelineState
 
     Json = dict[str, Any]
     T = TypeVar("T")
@@ -310,24 +319,28 @@ class View:
                 self.above.append(0)
 
     def _newest_summaries(self, known: Summaries) -> Sequence[int]:
-        """For each place the newest summary whose interval holds it, 0 if none does.
+        """For each place the newest summary whose interval holds it, 0 if none does."""
+        summaries = (known.by_node[node] for node in reversed(known.order))
+        return self.painted((each.node, each.first, each.last) for each in summaries)
 
-        Newest first, each paints what it holds and no other has painted. Painted nodes are passed
-        over in jumps that get longer, so long and overlapping intervals cost next to nothing.
+    def painted(self, intervals: Iterable[tuple[int, int, int]]) -> Sequence[int]:
+        """For each place the number of the first of the (number, first, last) that holds it.
+
+        Each paints what it holds and no other has painted. Painted nodes are passed over in jumps
+        that get longer, so long and overlapping intervals cost next to nothing.
         """
         newest = _zeros(len(self.ids))
         bare = array("I", range(self.tree_end))  # where to look on: itself while it is not painted
-        for node in reversed(known.order):
-            summary = known.by_node[node]
-            place = self.place_of(summary.last)
+        for number, first, last in intervals:
+            place = self.place_of(last)
             while True:
                 while bare[place] != place:
                     bare[place] = bare[bare[place]]
                     place = bare[place]
                 # Of two nodes on one path the upper one has the smaller number.
-                if self.ids[place] < summary.first:
+                if self.ids[place] < first:
                     break
-                newest[place] = node
+                newest[place] = number
                 bare[place] = self.above[place]
         return newest
 
@@ -465,6 +478,8 @@ def picture(
     """
     if format == "markdown" and branch is None and first is None:
         branch = _current_branch(database, tl)
+    if format == "json":
+        return _json_picture(database, tl, branch, first, last)
     view = view_of(database, tl, branch, first, last, placeholders=format == "drawio")
     if format == "drawio":
         return Picture(view, _drawio(view, f"tl{tl}"))
@@ -2349,3 +2364,208 @@ def _openai_content(blocks: list[Json]) -> object:
         else:
             parts.append({"type": "text", "text": f"[{block['type']}]"})
     return parts
+
+
+# ================================================================================================
+# 9. json
+#
+# One document, a node a line, so that a line comparison shows what changed. `timeline_import`
+# reads it back: whatever it needs to make the same tree is in here, and nothing else of the log
+# (no idempotency keys, no audit).
+# ================================================================================================
+
+
+def _json_picture(
+    database: Database, tl: int, branch: str | None, first: int | None, last: int | None
+) -> Picture:
+    def laid_out() -> _Document:
+        store = database.refresh()
+        interval = _interval(store, tl, branch, first, last)
+        return _Document(database, store, tl, View(database, tl, interval, True), interval)
+
+    document: _Document = database.again_if_unfit(laid_out)
+    made = Picture(document.view, document.pieces())
+    made.nodes = len(document.places)
+    return made
+
+
+class _Document:
+    """What a document says beside the lines of the nodes, taken at one moment.
+
+    `places` are those of the view, ascending by node. In a part of a path only summaries whose
+    whole interval is in view come along.
+    """
+
+    __slots__ = ("branches", "head", "held", "part", "places", "sealed", "view")
+
+    def __init__(
+        self, database: Database, store: Store, tl: int, view: View, part: tuple[int, int] | None
+    ) -> None:
+        timeline = store.state.timelines[tl]
+        self.view = view
+        self.part = part
+        whole = range(1, view.tree_end)
+        asides = [
+            place
+            for place in range(view.tree_end, len(view.ids))
+            if view.place_of(view.summaries[view.ids[place]].first)
+        ]
+        self.places = sorted([*whole, *asides], key=view.ids.__getitem__) if asides else whole
+        self.held = {node for node, seq in timeline.pins.items() if seq < timeline.last_summary}
+        self.sealed = self._sealed(store, timeline)
+        shown = [*timeline.in_order(), *timeline.ended]
+        if part is not None:
+            shown = [each for each in timeline.in_order() if self._is_shown(each)]
+        numbers = {each.number for each in shown}
+        self.branches = self._branch_rows(timeline, shown)
+        self.head = {
+            "timeline_json": 1,
+            "log_id": store.header.log_id,
+            "timeline": {
+                "timeline_id": f"tl{tl}",
+                "title": timeline.title,
+                "titled": bool(timeline.titled),
+                "estimator": timeline.estimator,
+                "current_branch": timeline.current,
+                "created_at": timeline.created_at,
+                "source": timeline.source,
+                "sessions": self._sessions(timeline, numbers),
+            },
+        }
+        if part is not None:
+            self.head["part"] = self._part_row(store, *part)
+
+    def _part_row(self, store: Store, first: int, last: int) -> Json:
+        """The ends of the part, and what the node above it is known by."""
+        above = store.rows[first][PARENT] if first else 0
+        record = store.head(above, store.rows[above]) if above else {}
+        ends = {"from": f"n{first}", "to": f"n{last}", "above": f"n{above}"}
+        return {**ends, "above_ids": record.get("ids", [])}
+
+    def _is_shown(self, branch: Branch) -> bool:
+        assert self.part is not None
+        return bool(self.view.place_of(branch.head)) or self.part[1] == branch.head == 0
+
+    @staticmethod
+    def _sessions(timeline: TimelineState, numbers: set[int]) -> list[Json]:
+        # Those of other documents are only of use to the database that read them.
+        return [
+            {"session": session, "branch": number, "node": f"n{node}"}
+            for session, (number, node) in timeline.sessions.items()
+            if number in numbers and not session.startswith("timeline-json\0")
+        ]
+
+    def _sealed(self, store: Store, timeline: TimelineState) -> bytearray:
+        """For each place whether all from the root to it is covered or a held pin."""
+        view, rows = self.view, store.rows
+        sealed = bytearray(len(view.ids))
+        chains = [
+            [(row[FROM], row[TO]) for _, row in summary_chain(rows, newest)]
+            for newest in (timeline.real, timeline.placeholder)
+        ]
+        if self.part is not None:
+            last = self.part[1]
+            covered = covered_depths(rows, last, [*chains[0], *chains[1]])
+            depth = rows[watermark(rows, timeline, last, covered)][DEPTH]
+            for place in range(1, len(view.ids)):
+                # A summary off the path is sealed where what it hangs on is.
+                row = rows[view.ids[place]]
+                sealed[place] = row[DEPTH] - (place >= view.tree_end) <= depth
+            return sealed
+        covering = view.painted((1, *each) for chain in chains for each in chain)
+        sealed[0] = 1
+        for place in range(1, view.tree_end):
+            if sealed[view.above[place]]:
+                sealed[place] = bool(
+                    covering[place]
+                    or view.flags[place] & KIND_SUMMARY
+                    or view.ids[place] in self.held
+                )
+        return sealed
+
+    def _branch_rows(self, timeline: TimelineState, shown: list[Branch]) -> list[Json]:
+        """Living branches, oldest first, then the others in the order they ended."""
+        tops: dict[int, list[int]] = {}
+        for top, head in timeline.segments:
+            tops.setdefault(head, []).append(top)
+        rows = []
+        for branch in reversed(shown):
+            live = branch.status == LIVE
+            parent = timeline.live_branch(branch.parent)
+            row: Json = {
+                "name": branch.name,
+                "head": f"n{branch.head}",
+                "fork_node": None if branch.fork_node is None else f"n{branch.fork_node}",
+                "parent": None if parent is None else parent.name,
+                "created_at": branch.created_at,
+                "status": STATUS_NAMES[branch.status],
+                "current": live and branch.name == timeline.current,
+                "number": branch.number,
+                "of": branch.parent,
+            }
+            if branch.imported:
+                row["imported"] = True
+            if STATUS_NAMES[branch.status] == "archived" and tops.get(branch.head):
+                # Of several that ended there, the last one took the nodes with it: they were not
+                # its own while another ended there.
+                row["archived_from"] = f"n{tops[branch.head].pop()}"
+            rows.append(row)
+        rows.reverse()
+        return rows
+
+    def pieces(self) -> Iterator[str]:
+        view, places = self.view, self.places
+        yield dumps(self.head)[:-1] + ',\n"nodes":['
+        for start in range(0, len(places), NODES_READ):
+            part = places[start : start + NODES_READ]
+            rows = view.read(part, self._node_row)
+            for place in part:
+                yield ("\n" if place == places[0] else ",\n") + rows[place]
+        lines = ",\n".join(map(dumps, self.branches))
+        yield f'\n],\n"branches":[\n{lines}\n]}}\n'
+
+    def _node_row(self, place: int, line: bytes) -> str:
+        view = self.view
+        node, flags, marks = view.ids[place], view.flags[place], view.marks[place]
+        record = decode_head(line)
+        row: Json = {
+            "node": f"n{node}",
+            "parent": f"n{view.parents[place]}",
+            "role": ROLES[flags & ROLE_MASK],
+            "tokens": record["tokens"],
+            "created_at": record["ts"],
+            "via": record["via"],
+            "zone": "archive" if marks & ARCHIVED else "hot",
+            "pinned": bool(marks & PINNED),
+            "excluded": bool(marks & EXCLUDED),
+            "sealed": bool(self.sealed[place]),
+        }
+        if marks & PINNED and node in self.held:
+            row["held"] = True
+        if record.get("joins"):
+            row["joins"] = True
+        if flags & KIND_SUMMARY:
+            row["summary"] = self._summary_row(node, flags, record)
+        for name in ("intent", "source", "ids", "blocks"):
+            if name in record:
+                row[name] = record[name]
+        if record.get("purged") or is_purged(line):
+            row["purged"] = True
+        row["text"] = line_text(line)
+        return dumps(row)
+
+    def _summary_row(self, node: int, flags: int, record: Json) -> Json:
+        row: Json = {"from": f"n{record['from']}", "to": f"n{record['to']}"}
+        if flags & KIND_PLACEHOLDER:
+            return {**row, "kind": "placeholder"}
+        view, summary = self.view, self.view.summaries[node]
+        older, newer = summary.supersedes, view.successor.get(node)
+        return {
+            **row,
+            "kind": "real",
+            "version": summary.version,
+            "supersedes": None if older is None else f"n{older}",
+            "superseded_by": None if newer is None else f"n{newer}",
+            "derived_from": [f"n{each}" for each in summary.derived_from],
+            "stale": node in view.stale,
+        }

@@ -8,16 +8,18 @@ MAP (sections are marked by banners)
    5 links         missing parents, cycles, the order in which nodes are made
    6 claude-code   session files of Claude Code
    7 messages      our own simple form, one JSON object a line
-   8 formats       the one table of readers; a format is told by its content
-   9 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
-  10 names         names of branches
-  11 database      which timeline, which branch, what is written
-  12 files         files, folders, ZIPs; `import_paths`
-  13 demo          a conversation to try things with
+   8 timeline-json documents that `tl export` wrote
+   9 formats       the one table of readers; a format is told by its content
+  10 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
+  11 names         names of branches
+  12 database      which timeline, which branch, what is written
+  13 documents     the same for those of section 8, which are trees already
+  14 files         files, folders, ZIPs; `import_paths`
+  15 demo          a conversation to try things with
 
-Sections 2 to 10 are pure: a reader gets a binary stream that somebody else opened, and a layout
-gets the ground it stands on. Section 11 writes through the engine, section 12 opens files, for
-reading only.
+Sections 2 to 11 are pure: a reader gets a binary stream that somebody else opened, and a layout
+gets the ground it stands on. Sections 12 and 13 write through the engine, section 14 opens files,
+for reading only.
 
 WHO WAITS FOR WHOM
   The database is locked only while a file's new messages are written. Unpacking, splitting into
@@ -50,6 +52,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 
 import timeline
 
@@ -1413,7 +1416,588 @@ def read_messages(stream: BinaryIO) -> list[Draft]:
 
 
 # ================================================================================================
-# 8. Formats
+# 8. timeline-json
+#
+# Documents that `tl export --format json` writes: a whole timeline, or a part of one path. What is
+# wrong with one is an error that says where; nothing of it is read in then. A document is held as
+# rows, like a database; what its nodes say is read again as it is written.
+# ================================================================================================
+
+DOCUMENT_MARK = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"timeline_json"\s*:')
+DOCUMENT_VERSION = 1
+IDS_MAX = 10_000  # of one node
+IDENTITY_CHARS_MAX = 8_192  # a path of PATH_CHARS_MAX may be part of one
+SOURCE_CHARS_MAX = 65_536  # as JSON
+BRANCHES_MAX = 1_000_000
+_MISSING = object()
+
+
+class Unfit(Unreadable):
+    """A document that is damaged, or that speaks of what cannot be."""
+
+
+def _argument(name: str, kind: str, choices: tuple[str, ...] = ()) -> timeline.Argument:
+    return timeline.Argument(name, kind, "", choices=choices)
+
+
+# What a field must be, checked as the engine checks its own arguments.
+_FIELDS = {
+    each.name: each
+    for each in (
+        _argument("node", "node"),
+        _argument("parent", "node"),
+        _argument("role", "choice", timeline.ROLES),
+        _argument("text", "text"),
+        _argument("tokens", "tokens"),
+        _argument("created_at", "count"),
+        _argument("zone", "choice", ("hot", "archive")),
+        _argument("pinned", "flag"),
+        _argument("held", "flag"),
+        _argument("excluded", "flag"),
+        _argument("joins", "flag"),
+        _argument("purged", "flag"),
+        _argument("intent", "intent"),
+        _argument("from", "node"),
+        _argument("to", "node"),
+        _argument("kind", "choice", ("real", "placeholder")),
+        _argument("supersedes", "node"),
+        _argument("derived_from", "nodes"),
+        _argument("copy_of", "node"),
+        _argument("log_id", "string"),
+        _argument("timeline_id", "timeline"),
+        _argument("title", "title"),
+        _argument("titled", "flag"),
+        _argument("estimator", "choice", timeline.ESTIMATORS),
+        _argument("above", "node"),
+        _argument("name", "string"),
+        _argument("head", "node"),
+        _argument("fork_node", "node"),
+        _argument("status", "choice", timeline.STATUS_NAMES),
+        _argument("current", "flag"),
+        _argument("imported", "flag"),
+        _argument("number", "count"),
+        _argument("of", "count"),
+        _argument("archived_from", "node"),
+        _argument("session", "string"),
+        _argument("branch", "count"),
+    )
+}
+
+
+class _Object:
+    """A JSON object of a document; `where` names it in errors."""
+
+    __slots__ = ("value", "where")
+
+    def __init__(self, value: object, where: str) -> None:
+        if type(value) is not dict:
+            raise Unfit(f"{where} is no JSON object")
+        self.value: Json = value
+        self.where = where
+
+    def wrong(self, what: str) -> Unfit:
+        return Unfit(f"{self.where}: {what}")
+
+    def get(self, name: str, default: object = _MISSING) -> Any:
+        """The checked value of a field; None counts as missing."""
+        value = self.value.get(name)
+        if value is None:
+            if default is _MISSING:
+                raise self.wrong(f"{name} is missing")
+            return default
+        try:
+            return timeline.check_value(_FIELDS[name], value)
+        except timeline.InvalidArgument as error:
+            raise self.wrong(str(error)) from None
+
+    def object(self, name: str) -> _Object | None:
+        value = self.value.get(name)
+        return None if value is None else _Object(value, f"{self.where}: {name}")
+
+    def objects(self, name: str) -> list[_Object]:
+        values = self._list(name)
+        return [_Object(each, f"{self.where}: {name}[{at}]") for at, each in enumerate(values)]
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        values = self._list(name)
+        if len(values) > IDS_MAX or not all(
+            type(each) is str and len(each) <= IDENTITY_CHARS_MAX for each in values
+        ):
+            raise self.wrong(f"{name} must be a list of short strings")
+        return tuple(values)
+
+    def source(self) -> Json | None:
+        source = self.object("source")
+        if source is None:
+            return None
+        if len(compact_json(source.value)) > SOURCE_CHARS_MAX:
+            raise self.wrong(f"source has more than {SOURCE_CHARS_MAX} characters")
+        for name in ("format", "session", "id", "cwd", "kind", "gap"):
+            if type(source.value.get(name, "")) is not str:
+                raise source.wrong(f"{name} must be a string")
+        return source.value
+
+    def _list(self, name: str) -> list[Any]:
+        values = self.value.get(name)
+        if values is None:
+            return []
+        if type(values) is not list:
+            raise self.wrong(f"{name} must be a list")
+        return values
+
+
+class DocumentNode:
+    """What a node of a document says; numbers are those of the document."""
+
+    __slots__ = (
+        "blocks", "cold", "copy_of", "created_at", "derived_from", "excluded", "held", "ids",
+        "intent", "joins", "kind", "number", "parent", "pinned", "purged", "role", "source", "span",
+        "supersedes", "text", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, row: _Object) -> None:
+        self.number: int = row.get("node")
+        if self.number == 0:
+            raise row.wrong("n0 is the root, which no document lists")
+        row.where = f"{row.where} (n{self.number})"
+        self.parent: int = row.get("parent")
+        self.role: str = row.get("role")
+        self.text: str = row.get("text")
+        self.tokens: int = row.get("tokens")
+        self.created_at: int | None = row.get("created_at", None)
+        self.cold = row.get("zone", "hot") == "archive"
+        self.pinned: bool = row.get("pinned", False)
+        self.held: bool = row.get("held", False)
+        self.excluded: bool = row.get("excluded", False)
+        self.joins: bool = row.get("joins", False)
+        self.purged: bool = row.get("purged", False)
+        self.intent: Json | None = row.get("intent", None)
+        self.ids = row.strings("ids")
+        self.source = row.source()
+        self.copy_of: int | None = None
+        if self.source is not None:
+            self.copy_of = _Object(self.source, f"{row.where}: source").get("copy_of", None)
+        self.blocks = [each.value for each in row.objects("blocks")]
+        self._check_content(row)
+        self.kind: str | None = None
+        self.span: tuple[int, int] | None = None
+        self.supersedes: int | None = None
+        self.derived_from: list[int] = []
+        summary = row.object("summary")
+        if summary is not None:
+            self._take_summary(row, summary)
+
+    def _check_content(self, row: _Object) -> None:
+        if self.blocks and len(compact_json(self.blocks).encode()) > timeline.BLOCKS_BYTES_MAX:
+            raise row.wrong(f"blocks are above the limit of {timeline.BLOCKS_BYTES_MAX} bytes")
+        if self.purged and (self.text or self.blocks):
+            raise row.wrong("purged, but it has a text or blocks")
+        if self.pinned and self.excluded:
+            raise row.wrong("pinned and excluded at once: a unit is one of them at most")
+
+    def _take_summary(self, row: _Object, summary: _Object) -> None:
+        self.kind = summary.get("kind", "real")
+        self.span = summary.get("from"), summary.get("to")
+        self.supersedes = summary.get("supersedes", None)
+        self.derived_from = summary.get("derived_from", [])
+        if self.role != "summary" or self.joins or self.blocks:
+            raise row.wrong("a summary has the role summary, and neither blocks nor joins")
+        if self.kind == "placeholder" and (
+            self.pinned or self.excluded or self.cold or self.ids or self.source or self.intent
+            or self.supersedes is not None or self.derived_from or self.copy_of is not None
+            or self.tokens != timeline.RESERVE_TOKENS
+        ):  # fmt: skip
+            raise row.wrong(
+                f"a placeholder has {timeline.RESERVE_TOKENS} tokens, and no marks or links of its "
+                "own"
+            )
+
+
+class DocumentBranch:
+    """A branch of a document. `head`, `fork_node` and `top` (of its archived part) are places."""
+
+    __slots__ = (
+        "current", "fork_node", "head", "imported", "name", "number", "of", "status", "top",
+    )  # fmt: skip
+
+    def __init__(self, row: _Object) -> None:
+        name: str = row.get("name")
+        try:
+            self.name = timeline.check_name(name)
+        except timeline.InvalidArgument as error:
+            raise row.wrong(str(error)) from None
+        row.where = f"branch {timeline.quoted(name)}"
+        self.number: int = row.get("number")
+        self.of: int | None = row.get("of", None)
+        self.status = timeline.STATUS_NAMES.index(row.get("status"))
+        self.current: bool = row.get("current", False)
+        self.imported: bool = row.get("imported", False)
+        self.head = self.top = 0
+        self.fork_node: int | None = None
+        if self.current and self.status != timeline.LIVE:
+            raise row.wrong("it has ended, so it is not the current one")
+        if self.of is not None and self.of >= self.number:
+            raise row.wrong(f"it comes of branch number {self.of}, which is not older")
+
+
+class Document:
+    """A document, read and found whole. A node's place counts from 1; 0 is the root.
+
+    `rows` has a row for each place; FROM and TO of it are places too. `outside`: places that hang
+    on the node above the part, which is not in here. `plain`: summaries of what is not in here.
+    `archived`: of each place, whether it is on the archived part of a branch.
+    """
+
+    __slots__ = (
+        "_cold", "_lines", "_stream", "_superseded", "_units", "above", "above_ids", "archived",
+        "branches",
+        "current", "end", "estimator", "excluded", "ids", "key", "log_id", "number", "numbers",
+        "outside", "part", "pins", "place", "plain", "rows", "sessions", "source", "spans", "title",
+        "titled",
+    )  # fmt: skip
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lines: list[object] | None = None  # the nodes, where they do not stand line by line
+        self.rows = timeline.Rows()
+        self.numbers = [0]  # of each place
+        self.place = {0: 0}  # of each number
+        self.ids: list[tuple[str, ...]] = [()]
+        self.pins: list[tuple[int, bool]] = []  # place, is it held
+        self.excluded: dict[int, int] = {}  # first places of units
+        self.outside: set[int] = set()
+        self.plain: set[int] = set()
+        self.spans: set[tuple[int, int]] = set()  # of the placeholders
+        self._units = [0]
+        self._superseded: set[int] = set()
+        self._cold = bytearray(1)
+        self.branches: list[DocumentBranch] = []
+        tail = self._read()
+        self._take_branches(tail)
+        self._take_sessions(tail)
+
+    # -- lines -------------------------------------------------------------------------------------
+
+    def _read(self) -> _Object:
+        """Take in head and nodes; what follows them (whole: all of it)."""
+        stream = self._stream
+        stream.seek(0)
+        head = stream.readline(LINE_BYTES_MAX + 1)
+        start = stream.tell()
+        opening = stream.readline(100)
+        if opening.strip() != b'"nodes":[' or not head.rstrip().endswith(b","):
+            return self._read_whole()
+        top = _Object(_document_json(head.rstrip()[:-1] + b"}", "line 1"), "the document")
+        self._take_head(top)
+        offset, number, comma = start + len(opening), 3, True
+        while True:
+            raw = stream.readline(LINE_BYTES_MAX + 1)
+            if len(raw) > LINE_BYTES_MAX:
+                raise Unfit(f"line {number} is above the limit of {LINE_BYTES_MAX} bytes")
+            line = raw.strip()
+            if line.startswith(b"]"):
+                break
+            where = f"line {number}"
+            if not line:
+                behind = f"n{self.numbers[-1]}" if len(self.rows) else "its head"
+                raise Unfit(f"{where}: it ends in the middle, behind {behind}")
+            if not comma:
+                raise Unfit(f"{where}: no comma before it")
+            comma = line.endswith(b",")
+            record = _document_json(line[:-1] if comma else line, where)
+            self._take_node(_Object(record, where), offset, len(raw))
+            offset += len(raw)
+            number += 1
+        if comma and len(self.rows):
+            raise Unfit(f"line {number}: a comma and no node behind it")
+        rest = stream.read(LINE_BYTES_MAX + 1)
+        if len(rest) > LINE_BYTES_MAX:
+            raise Unfit(f"what follows line {number} is above the limit of {LINE_BYTES_MAX} bytes")
+        end = _document_json(b'{"nodes":[' + line + rest, f"what begins at line {number}")
+        return _Object({**top.value, **_Object(end, "the end").value}, "the document")
+
+    def _read_whole(self) -> _Object:
+        self._stream.seek(0)
+        raw = self._stream.read(LINE_BYTES_MAX + 1)
+        if len(raw) > LINE_BYTES_MAX:
+            raise Unfit(
+                f"it is above {LINE_BYTES_MAX} bytes and has not a node a line, as `tl export "
+                "--format json` writes it"
+            )
+        top = _Object(_document_json(raw, "the document"), "the document")
+        self._take_head(top)
+        nodes = top.value.get("nodes")
+        if type(nodes) is not list:
+            raise top.wrong("nodes must be a list")
+        self._lines = nodes
+        for index, record in enumerate(nodes):
+            self._take_node(_Object(record, f"nodes[{index}]"), index, 0)
+        return top
+
+    def node(self, place: int) -> DocumentNode:
+        """What the node at `place` says, read again.
+
+        Raises:
+            Refused: the file changed meanwhile.
+        """
+        offset, length = self.rows[place][timeline.OFFSET], self.rows[place][timeline.LENGTH]
+        if self._lines is not None:
+            return DocumentNode(_Object(self._lines[offset], f"nodes[{offset}]"))
+        self._stream.seek(offset)
+        line = self._stream.read(length).strip().removesuffix(b",")
+        try:
+            node = DocumentNode(_Object(_document_json(line, "a line"), "a line"))
+        except Unfit:
+            raise rewritten(offset) from None
+        if node.number != self.numbers[place]:
+            raise rewritten(offset)
+        return node
+
+    # -- head --------------------------------------------------------------------------------------
+
+    def _take_head(self, top: _Object) -> None:
+        version = top.value.get("timeline_json")
+        if type(version) is not int or version < 1:
+            raise top.wrong("timeline_json must be a number from 1 on")
+        if version > DOCUMENT_VERSION:
+            raise top.wrong(f"timeline_json {version!s:.20} is of a newer Timeline: upgrade")
+        self.log_id: str = top.get("log_id")
+        if len(self.log_id) != 32 or self.log_id.strip("0123456789abcdef"):
+            raise top.wrong("log_id must be 32 hexadecimal digits")
+        about = top.object("timeline")
+        if about is None:
+            raise top.wrong("timeline is missing")
+        self.number: int = about.get("timeline_id")
+        self.key = f"{self.log_id}/tl{self.number}"
+        self.title: str | None = about.get("title", None)
+        self.titled: bool = about.get("titled", False)
+        self.estimator: str = about.get("estimator")
+        self.source = about.source()
+        part = top.object("part")
+        self.part = part is not None
+        self.above: int = 0 if part is None else part.get("above")
+        self.above_ids = () if part is None else part.strings("above_ids")
+        self.end: int = 0 if part is None else part.get("to")
+
+    def identities(self, place: int) -> tuple[str, ...]:
+        """What a database knows the node by; those of copies still speak of numbers in here."""
+        return self.ids[place] or (self.identity(self.numbers[place]),)
+
+    def identity(self, number: int) -> str:
+        """What a database knows a node by that came from no transcript."""
+        return f"timeline-json\0{self.key}\0n{number}"
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _take_node(self, row: _Object, offset: int, length: int) -> None:
+        node = DocumentNode(row)
+        if node.number <= self.numbers[-1]:
+            known = node.number in self.place
+            raise row.wrong("it is there twice" if known else "its number is below the one before")
+        parent = self.place.get(node.parent)
+        place = len(self.rows) + 1
+        if parent is None and self.part and node.parent == self.above:
+            parent = 0
+            self.outside.add(place)
+        if parent is None:
+            raise row.wrong(f"its parent n{node.parent} does not come before it")
+        above = self.rows[parent]
+        if above[timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            raise row.wrong(f"its parent n{node.parent} is a placeholder, on which nothing hangs")
+        if above[timeline.PREFIX] + node.tokens > timeline.TOKENS_MAX:
+            raise row.wrong(f"the tokens up to it are above the limit of {timeline.TOKENS_MAX}")
+        flags = timeline.ROLES.index(node.role)
+        if node.role == "tool" or node.joins:
+            flags |= timeline.JOINS
+        first, last = self._span(row, node, place, parent)
+        if first:
+            real = node.kind == "real"
+            flags |= timeline.KIND_REAL if real else timeline.KIND_PLACEHOLDER
+        self.rows.add(offset, length, node.tokens, parent, 0, flags, first, last)
+        self.numbers.append(node.number)
+        self.place[node.number] = place
+        self.ids.append(node.ids)
+        self._take_marks(row, node, place, parent, flags)
+
+    def _span(self, row: _Object, node: DocumentNode, place: int, parent: int) -> tuple[int, int]:
+        """The places that a summary stands for, (0, 0) where it is to be a message."""
+        if node.span is None:
+            return 0, 0
+        first, last = (self.place.get(each) for each in node.span)
+        named = "n{}..n{}".format(*node.span)
+        if first is None or last is None:
+            if self.part and node.kind == "real":
+                self.plain.add(place)
+                return 0, 0
+            raise row.wrong(f"it stands for {named}, which does not come before it")
+        rows = self.rows
+        for end in (first, last):
+            if not end or rows[end][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+                raise row.wrong(f"it stands for {named}, but n{self.numbers[end]} is no message")
+        if not timeline.is_ancestor(rows, first, last):
+            raise row.wrong(f"{named} is no interval: the first is not on the path of the last")
+        if rows[first][timeline.PARENT] != parent or (first in self.outside) != (
+            place in self.outside
+        ):
+            raise row.wrong(f"its parent must be that of n{node.span[0]}, beside which it stands")
+        if node.kind == "placeholder":
+            if (first, last) in self.spans:
+                raise row.wrong(f"a second placeholder of {named}")
+            self.spans.add((first, last))
+        self._check_rests(row, node, first, last)
+        return first, last
+
+    def _check_rests(self, row: _Object, node: DocumentNode, first: int, last: int) -> None:
+        """What a summary supersedes and derives from is there, and may be so."""
+        rows = self.rows
+        for each in node.derived_from:
+            place = self.place.get(each)
+            if place is None and self.part:
+                continue
+            if not place or rows[place][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+                raise row.wrong(f"it is derived from n{each}, which is no message before it")
+        if node.supersedes is None:
+            return
+        older = self.place.get(node.supersedes)
+        if older is None and self.part:
+            return
+        if not older or not rows[older][timeline.FLAGS] & timeline.KIND_REAL:
+            raise row.wrong(f"it supersedes n{node.supersedes}, which is no summary before it")
+        if (rows[older][timeline.FROM], rows[older][timeline.TO]) != (first, last):
+            raise row.wrong(f"it supersedes n{node.supersedes}, which has another interval")
+        if older in self._superseded:
+            raise row.wrong(f"it supersedes n{node.supersedes}, as another summary does already")
+        self._superseded.add(older)
+
+    def _take_marks(
+        self, row: _Object, node: DocumentNode, place: int, parent: int, flags: int
+    ) -> None:
+        joined = bool(flags & timeline.JOINS and parent)
+        unit = self._units[parent] if joined else place
+        self._units.append(unit)
+        self._cold.append(node.cold)
+        if node.pinned:
+            self.pins.append((place, node.held))
+        if not joined:
+            if node.excluded:
+                self.excluded[place] = 1
+        elif node.excluded != (unit in self.excluded):
+            raise row.wrong("a unit is excluded as a whole or not at all")
+
+    # -- branches ----------------------------------------------------------------------------------
+
+    def _take_branches(self, top: _Object) -> None:
+        rows = top.objects("branches")
+        if type(top.value.get("branches")) is not list:
+            raise top.wrong("branches must be a list")
+        numbers: set[int] = set()
+        live: set[str] = set()
+        for row in rows:
+            branch = DocumentBranch(row)
+            branch.head = self._head(row, branch)
+            fork = row.get("fork_node", None)
+            if fork is not None and fork not in self.place and not self.part:
+                raise row.wrong(f"its fork_node n{fork} is not in the document")
+            branch.fork_node = self.place.get(fork, 0) if fork is not None else None
+            if branch.number in numbers:
+                raise row.wrong(f"a second branch with the number {branch.number}")
+            if branch.status == timeline.LIVE and branch.name in live:
+                raise row.wrong("a second living branch of this name")
+            numbers.add(branch.number)
+            if branch.status == timeline.LIVE:
+                live.add(branch.name)
+            self.branches.append(branch)
+        for branch in self.branches:
+            if branch.of is not None and branch.of not in numbers:
+                if not self.part:
+                    raise top.wrong(f"no branch has the number {branch.of}")
+                branch.of = None
+        current = [branch for branch in self.branches if branch.current]
+        if len(current) > 1 or (not current and not self.part):
+            raise top.wrong(f"{len(current)} current branches: one of them must be")
+        if self.end and self.end not in self.place:
+            raise top.wrong(f"the part ends at n{self.end}, which is not in the document")
+        self.archived = bytearray(len(self.rows) + 1)
+        if not self.part:
+            self._check_zones(top)
+
+    def _head(self, row: _Object, branch: DocumentBranch) -> int:
+        number = row.get("head")
+        head = self.place.get(number)
+        if head is None:
+            raise row.wrong(f"its head n{number} is not in the document")
+        if self.rows[head][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            raise row.wrong(f"its head n{number} is a placeholder")
+        top = row.get("archived_from", 0)
+        if top:
+            place = self.place.get(top)
+            archived = timeline.STATUS_NAMES[branch.status] == "archived"
+            if not place or not archived or not timeline.is_ancestor(self.rows, place, head):
+                raise row.wrong(f"archived_from n{top} is no node of an archived branch's path")
+            branch.top = place
+        return head
+
+    def _check_zones(self, top: _Object) -> None:
+        """What is archived is what archived branches say, and no living branch ends in it."""
+        rows = self.rows
+        cold, seen = bytearray(len(rows) + 1), self.archived
+        for branch in sorted(self.branches, key=lambda each: each.top):
+            place = branch.head
+            while branch.top and place >= branch.top and not seen[place]:
+                seen[place] = 1
+                row = rows[place]
+                cold[place] = not row[timeline.FLAGS] & timeline.KIND_SUMMARY
+                place = row[timeline.PARENT]
+        if cold != self._cold:
+            place = next(at for at, each in enumerate(cold) if each != self._cold[at])
+            said = "archive" if self._cold[place] else "hot"
+            raise top.wrong(f"n{self.numbers[place]} has the zone {said}, its branches say another")
+        for branch in self.branches:
+            if branch.status == timeline.LIVE and cold[branch.head]:
+                raise top.wrong(f"branch {timeline.quoted(branch.name)} ends at an archived node")
+
+    def _take_sessions(self, top: _Object) -> None:
+        about = top.object("timeline")
+        assert about is not None
+        numbers = {branch.number for branch in self.branches}
+        self.sessions: list[tuple[str, int, int]] = []  # key, number of the branch, place
+        for row in about.objects("sessions"):
+            session, number, node = row.get("session"), row.get("branch"), row.get("node")
+            if len(session) > IDENTITY_CHARS_MAX or number not in numbers:
+                raise row.wrong(f"no branch has the number {number}")
+            if node in self.place:
+                self.sessions.append((session, number, self.place[node]))
+            elif not self.part:
+                raise row.wrong(f"n{node} is not in the document")
+
+
+def _document_json(raw: bytes, where: str) -> object:
+    """The JSON value of `raw`, which is one of Unicode scalar values and not too deep."""
+    try:
+        text = raw.removeprefix(b"\xef\xbb\xbf").decode().strip(" \t\r\n")
+        value, end = _scan(text, 0)
+    except UnicodeDecodeError as error:
+        raise Unfit(f"{where} is no UTF-8 (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise Unfit(f"{where} is no JSON ({error.msg} at character {error.pos})") from None
+    except (ValueError, RecursionError, StopIteration) as error:
+        raise Unfit(f"{where} is no JSON ({error!s:.80})") from None
+    if end != len(text):
+        raise Unfit(f"{where} is no JSON (more text at character {end})")
+    if text.count("{") + text.count("[") > NESTING_MAX and _is_too_deep([value]):
+        raise Unfit(f"{where} has more than {NESTING_MAX} brackets inside brackets")
+    if _SURROGATE_ESCAPE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise Unfit(
+                f"{where} holds a lone surrogate (U+{ord(error.object[error.start]):04X})"
+            ) from None
+    return value
+
+
+# ================================================================================================
+# 9. Formats
 # ================================================================================================
 
 
@@ -1423,9 +2007,10 @@ class Format:
 
     `read` takes in all lines and asks no database. It returns a draft of each conversation, which
     makes the transcript, once, from `known`: the node that carries a native id already.
+    `document` reads what is no transcript but a tree.
     """
 
-    __slots__ = ("accepts", "family", "name", "read")
+    __slots__ = ("accepts", "document", "family", "name", "read")
 
     def __init__(
         self,
@@ -1433,22 +2018,29 @@ class Format:
         accepts: Callable[[Json], bool],
         read: Callable[[BinaryIO], list[Draft]],
         family: Callable[[Json], tuple[str, str | None] | None] | None = None,
+        document: Callable[[BinaryIO], Document] | None = None,
     ) -> None:
+        self.document = document
         self.name = name
         self.accepts = accepts
         self.read = read
         self.family = family
 
 
+TIMELINE_JSON = Format("timeline-json", lambda _: False, lambda _: [], document=Document)
 FORMATS = (
     Format("claude-code", is_claude_record, read_claude_code, claude_family),
     Format("messages", is_message_record, read_messages),
+    TIMELINE_JSON,
 )
 
 
 def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     """The format of what `stream` holds; else None and why not."""
     empty, why = not stream.seek(0, os.SEEK_END), "no JSON"
+    stream.seek(0)
+    if DOCUMENT_MARK.match(stream.read(BLANK_BYTES)):
+        return TIMELINE_JSON, ""
     for record in Lines(stream, lambda _: False).head():
         why = "JSON of no known format"
         if record.get("timeline") == "log":
@@ -1460,7 +2052,7 @@ def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
 
 
 # ================================================================================================
-# 9. Layout
+# 10. Layout
 #
 # From the client's own chain to our tree; pure. A place in the tree is a number: a node that is
 # there already (0: the root), or -1, -2, ... for the steps of the plan.
@@ -1763,7 +2355,7 @@ def lay_out(transcript: Transcript, ground: Ground) -> Plan:
 
 
 # ================================================================================================
-# 10. Names
+# 11. Names
 # ================================================================================================
 
 
@@ -1805,7 +2397,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
 
 
 # ================================================================================================
-# 11. Database
+# 12. Database
 #
 # The only section that writes, and only through `tx`, an open import transaction of the engine.
 # ================================================================================================
@@ -1815,9 +2407,9 @@ ESTIMATOR = "wide"  # of imported timelines
 
 class _Settings:
     """What the caller asked for; `progress` gets a line for people now and then. `timelines`:
-    how many there were before a dry run."""
+    how many there were before a dry run. `ids` takes which node of a document became which."""
 
-    __slots__ = ("attachments", "dry_run", "into", "progress", "timelines")
+    __slots__ = ("attachments", "dry_run", "ids", "into", "progress", "timelines")
 
     def __init__(
         self,
@@ -1825,7 +2417,9 @@ class _Settings:
         dry_run: bool = False,
         attachments: bool = False,
         progress: Callable[[str], None] | None = None,
+        ids: dict[str, str] | None = None,
     ) -> None:
+        self.ids = ids
         self.into = into
         self.dry_run = dry_run
         self.attachments = attachments
@@ -2296,7 +2890,12 @@ class _Landing:
         session's own line, now at `reached`, took over ends."""
         state = self._state()
         anchor = 0 if reached is None else self.plan.step(reached).anchor
-        sessions = {number for number, _ in state.sessions.values()}
+        # Those of documents only remember which branch is which.
+        sessions = {
+            number
+            for key, (number, _) in state.sessions.items()
+            if not key.startswith("timeline-json\0")
+        }
         for branch in list(state.branches.values()):
             if not branch.imported or branch.number in sessions or branch.name == state.current:
                 continue
@@ -2418,7 +3017,610 @@ def _bring_in(
 
 
 # ================================================================================================
-# 12. Files
+# 13. Documents into the database
+#
+# A node is known if it carries one of the document's identities and hangs where it hangs there, so
+# what a database holds of a document always has its shape. Marks are added, never taken away, and
+# where somebody wrote on or ended a branch here, it is left as it is: a second import undoes no
+# work. `sessions` of the timeline remember which branch was made of which, and its head then.
+# ================================================================================================
+
+
+class _Planting:
+    """Brings one document into the database, and counts what it brought."""
+
+    __slots__ = (
+        "_above", "_branches", "_candidates", "copied", "created", "db", "document", "fresh",
+        "made", "nodes", "notes", "path", "session", "settings", "summaries", "tl", "tx",
+    )  # fmt: skip
+
+    def __init__(
+        self, db: Database, tx: Importing, document: Document, path: str, settings: _Settings
+    ) -> None:
+        self.db = db
+        self.tx = tx
+        self.document = document
+        self.path = path
+        self.settings = settings
+        self.notes = Notes()
+        self.session = f"timeline-json\0{document.key}"
+        self._candidates = [self._find(place) for place in range(len(document.numbers))]
+        self.created = False
+        self.tl = self._home()
+        self.fresh = self.tl is not None and self._is_untouched()
+        self.nodes = self._known_nodes()  # of each place; 0: there is none yet
+        self.made: list[int] = []  # places
+        self._above = 0  # the node above a part
+        self._branches = 0
+        self.copied = self.summaries = 0
+
+    # -- what is known -----------------------------------------------------------------------------
+
+    def _find(self, place: int) -> list[int]:
+        """The nodes, of any timeline, that carry an identity of the node at `place`."""
+        if not place:
+            return []
+        identities = self.document.identities(place)
+        return [node for each in identities for node in self._carriers(each)]
+
+    def _carriers(self, identity: str) -> list[int]:
+        """Nodes that carry an identity, or, of this very database, are what it speaks of."""
+        found = self.tx.find(identity)
+        own = f"timeline-json\0{self.tx.log_id}/tl"
+        if identity.startswith(own):
+            tl, _, node = identity.removeprefix(own).partition("\0n")
+            number = int(node) if node.isdecimal() and len(node) < 18 else 0
+            if 0 < number <= self.tx.node_count and str(self.tx.row(number).timeline) == tl:
+                found.append(number)
+        return found
+
+    def _home(self) -> int | None:
+        """The timeline that holds the document already, or that it is to go to; None: a new one.
+
+        Raises:
+            NotFound: `into` is no timeline. Refused: it is another one than `into`.
+        """
+        states, into = self.tx.timelines(), self.settings.into
+        if into is not None and not 0 <= into < len(states):
+            raise timeline.NotFound(f"unknown timeline tl{into}", timeline_id=f"tl{into}")
+        held: dict[int, int] = {}
+        for candidates in self._candidates:
+            for tl in {self.tx.row(node).timeline for node in candidates}:
+                held[tl] = held.get(tl, 0) + 1
+        for tl, state in enumerate(states):
+            if self.session in state.sessions:
+                held[tl] = held.get(tl, 0) + len(self._candidates)
+        if self._is_own() and self.document.number < len(states):
+            held = {self.document.number: 1}
+        home = max(held, key=lambda tl: (held[tl], -tl)) if held else None
+        if into is not None and held and into not in held:
+            raise timeline.Refused(
+                f"timeline {self.document.key} is in tl{home}",
+                session=self.document.key, timeline_id=f"tl{home}",
+            )  # fmt: skip
+        return home if into is None else into
+
+    def _is_own(self) -> bool:
+        return self.document.log_id == self.tx.log_id
+
+    def _is_untouched(self) -> bool:
+        """Whether the timeline has nothing but an empty `main`."""
+        state = self._state()
+        return (
+            state.next_branch == 1
+            and not state.ended
+            and state.branches[state.current].head == 0
+            and not state.sessions
+        )
+
+    def _state(self) -> TimelineState:
+        return self.tx.timelines()[self.home]
+
+    @property
+    def home(self) -> int:
+        """The timeline, once there is one."""
+        assert self.tl is not None
+        return self.tl
+
+    def _known_nodes(self) -> list[int]:
+        nodes = [0] * len(self._candidates)
+        used: set[int] = set()
+        for place in range(1, len(nodes) if self.tl is not None else 0):
+            nodes[place] = self._known(place, nodes, used)
+            used.add(nodes[place])
+        self._candidates = []
+        return nodes
+
+    def _known(self, place: int, nodes: list[int], used: set[int]) -> int:
+        """The node of the home timeline that is the one at `place`; 0 if none is."""
+        document = self.document
+        row = document.rows[place]
+        parent = row[timeline.PARENT]
+        span = nodes[row[timeline.FROM]], nodes[row[timeline.TO]]
+        if parent and not nodes[parent]:
+            return 0
+        if row[timeline.FLAGS] & timeline.KIND_SUMMARY and 0 in span:
+            return 0
+        if row[timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            return self.tx.find_placeholder(*span) or 0
+        role = timeline.ROLES[row[timeline.FLAGS] & timeline.ROLE_MASK]
+        copies = [each for each in document.ids[place] if each.startswith("copy\0")]
+        found = [node for each in copies for node in self._copies(each, nodes)]
+        for node in [*self._candidates[place], *found]:
+            facts = self.tx.row(node)
+            if (
+                facts.timeline == self.tl
+                and node not in used
+                and facts.role == role
+                and (place in document.outside or facts.parent == nodes[parent])
+                and (place in document.plain or self.tx.interval_of(node) == span)
+            ):
+                return node
+        return 0
+
+    def _copies(self, identity: str, nodes: list[int]) -> list[int]:
+        mapped = self._copy_identity(identity, nodes)
+        return [] if mapped is None else self.tx.find(mapped, self.tl)
+
+    def _copy_identity(self, identity: str, nodes: list[int]) -> str | None:
+        """The identity of a copy, which speaks of numbers, in the numbers of this database."""
+        ends = []
+        for word in identity.split("\0")[1:]:
+            number = int(word) if word.isdecimal() and len(word) < 18 else 0
+            ends.append(nodes[self.document.place.get(number, 0)])
+        return _copy_identity(*ends) if len(ends) == 2 and all(ends) else None
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Make the nodes that are new, then bring branches and marks up to the document."""
+        document = self.document
+        if self.tl is None:
+            source = document.source or {"format": "timeline-json", "session": document.key}
+            self.tl = self.tx.create(document.title, document.estimator, source)
+            self.created = self.fresh = True
+            self._branches = 1
+        self._above = self._node_above()
+        new = [place for place in range(1, len(self.nodes)) if not self.nodes[place]]
+        pins = self._state().pins
+        held = [at for at, is_held in document.pins if is_held and self.nodes[at] not in pins]
+        newest = self._newest_summary(new)
+        for number, place in enumerate(new):
+            if place == newest and any(each < place for each in held):
+                # A pin is held if a summary came after it, by the numbers of transactions.
+                self._pin([each for each in held if each < place])
+                self.tx.next_seq()
+            self._make(place)
+            if self.settings.progress is not None and number and number % PROGRESS_EVERY == 0:
+                self.settings.progress(f"{self.path}: {number} of {len(new)} messages")
+        self.made = new
+        own = self._is_own() and not new
+        if not own:
+            self._branches += _Limbs(self).bring()
+            self._pin([place for place, _ in document.pins])
+            self._exclude()
+            self._update_title()
+
+    def _newest_summary(self, new: list[int]) -> int:
+        flags = timeline.FLAGS
+        for place in reversed(new):
+            if self.document.rows[place][flags] & timeline.KIND_SUMMARY:
+                return place
+        return 0
+
+    def _node_above(self) -> int:
+        """The node of the timeline that a part of a path hangs on; 0 if it is not here."""
+        document = self.document
+        if not document.above or not document.outside:
+            return 0
+        for each in (*document.above_ids, document.identity(document.above)):
+            for node in self._carriers(each):
+                if self.tx.row(node).timeline == self.tl and not self.tx.is_cold(self.home, node):
+                    return node
+        return 0
+
+    def _make(self, place: int) -> None:
+        document, row = self.document, self.document.rows[place]
+        first, last = self.nodes[row[timeline.FROM]], self.nodes[row[timeline.TO]]
+        try:
+            if row[timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+                node = self.tx.placeholder(self.home, first, last)
+            elif row[timeline.FLAGS] & timeline.KIND_REAL:
+                node = self._make_summary(document.node(place), place, first, last)
+            else:
+                node = self._make_message(document.node(place), place)
+        except timeline.Refused as error:
+            raise timeline.Refused(
+                f"{self.path}: n{document.numbers[place]}: {error}", **error.data
+            ) from None
+        self.nodes[place] = node
+
+    def _make_message(self, node: DocumentNode, place: int) -> int:
+        parent = self.nodes[self.document.rows[place][timeline.PARENT]]
+        source, identities = self._origin(node, place)
+        if place in self.document.outside:
+            parent = self._above
+            if not parent:
+                source["gap"] = "parent not in file"
+                self.notes.add(
+                    "gap", f"n{node.number}: n{node.parent} is not in the file; it begins a line"
+                )
+        if place in self.document.plain:
+            source["gap"] = "originals not in file"
+            self.notes.add(
+                "plain", f"n{node.number}: what it sums up is not in the file; now a message"
+            )
+        self.copied += "copy_of" in source
+        return self.tx.append(
+            self.home, parent, node.role, node.text, node.tokens, source, node.blocks, identities,
+            joins=node.joins, intent=node.intent, purged=node.purged,
+        )  # fmt: skip
+
+    def _make_summary(self, node: DocumentNode, place: int, first: int, last: int) -> int:
+        source, identities = self._origin(node, place)
+        self.summaries += 1
+        return self.tx.summary(
+            self.home, first, last, node.text, node.tokens, source, identities,
+            supersedes=self._node(node.supersedes) if node.supersedes is not None else None,
+            derived_from=[each for each in map(self._node, node.derived_from) if each is not None],
+            intent=node.intent, purged=node.purged,
+        )  # fmt: skip
+
+    def _node(self, number: int) -> int | None:
+        """The node of the database for one of the document; None if that is not in it."""
+        place = self.document.place.get(number)
+        return None if place is None else self.nodes[place]
+
+    def _origin(self, node: DocumentNode, place: int) -> tuple[Json, list[str]]:
+        """The source and the identities that a node gets."""
+        identities = []
+        for each in node.ids:
+            mapped = self._copy_identity(each, self.nodes) if each.startswith("copy\0") else each
+            if mapped is not None:
+                identities.append(mapped)
+        source = dict(node.source or {})
+        if "copy_of" in source:
+            original = None if node.copy_of is None else self._node(node.copy_of)
+            del source["copy_of"]
+            if original:
+                source["copy_of"] = f"n{original}"
+        if identities:
+            return source, identities
+        if not source:
+            source = {"format": "timeline-json", "session": self.document.key}
+            source["id"] = f"n{node.number}"
+            if node.created_at is not None:
+                source["time"] = node.created_at
+        return source, [self.document.identity(node.number)]
+
+    # -- marks -------------------------------------------------------------------------------------
+
+    def _pin(self, places: Iterable[int]) -> None:
+        for place in places:
+            node, state = self.nodes[place], self._state()
+            if node in state.pins:
+                continue
+            if self.tx.unit_first(node) in state.excluded:
+                self.notes.add("pin", f"n{node} is excluded here, so it is not pinned")
+                continue
+            self.tx.pin(self.home, node)
+
+    def _exclude(self) -> None:
+        state = self._state()
+        pinned = {self.tx.unit_first(node) for node in state.pins} if self.document.excluded else ()
+        for place in self.document.excluded:
+            node = self.nodes[place]
+            unit = self.tx.unit_first(node)
+            if unit in state.excluded:
+                continue
+            if unit in pinned:
+                self.notes.add("exclude", f"n{node} is pinned here, so it is not excluded")
+                continue
+            self.tx.exclude(self.home, node)
+
+    def _update_title(self) -> None:
+        """A new timeline has the title of the document; it follows until somebody renames it."""
+        title, state = self.document.title, self._state()
+        made_from = state.source or {}
+        if title is None:
+            return
+        if self.created:
+            if self.document.titled and self.document.source is not None:
+                self.tx.rename(self.home, title, titled=1)
+        elif (
+            made_from.get("format") == "timeline-json"
+            and made_from.get("session") == self.document.key
+            and not state.titled
+            and state.title != title
+        ):
+            self.tx.rename(self.home, title)
+
+    # -- result ------------------------------------------------------------------------------------
+
+    def row(self, tx: Importing) -> Json:
+        """What became of the document. `tx` only answers questions."""
+        document = self.document
+        made = set(self.made)
+        changed = sum(
+            place not in made and self._is_changed(tx, place) for place in range(1, len(self.nodes))
+        )
+        imagined = self.settings.dry_run and (self.tl or 0) >= self.settings.timelines
+        records = len(self.nodes) - 1
+        if self.settings.ids is not None:
+            self.settings.ids.update(
+                (f"n{number}", f"n{node}")
+                for number, node in zip(document.numbers[1:], self.nodes[1:], strict=True)
+            )
+        return {
+            "timeline_id": None if imagined else f"tl{self.tl}",
+            "title": document.title,
+            "format": "timeline-json",
+            "session": document.key,
+            "records": records,
+            "added": len(made),
+            "folded": 0,
+            "known": records - len(made) - changed,
+            "changed": changed,
+            "hidden": 0,
+            "skipped": 0,
+            "sidechain": 0,
+            "bad": 0,
+            "pending": 0,
+            "copied": self.copied,
+            "oversize": 0,
+            "branches": self._branches,
+            "summaries": self.summaries,
+            "warnings": self.notes.to_list(),
+        }
+
+    def _is_changed(self, tx: Importing, place: int) -> bool:
+        """Whether the document now says something else than the stored node, which stays."""
+        if self.document.rows[place][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            return False
+        node, stored = self.document.node(place), tx.record(self.nodes[place])
+        if stored.get("purged") or node.purged or stored["text"] == node.text:
+            return False
+        self.notes.add(
+            "changed",
+            f"n{node.number}: n{self.nodes[place]} was read with another text, which stays",
+        )
+        return True
+
+
+class _Limbs:
+    """Brings the branches of a timeline up to those of a document."""
+
+    __slots__ = (
+        "born", "count", "document", "images", "late", "planting", "shared", "targets", "tl", "tx",
+        "working",
+    )  # fmt: skip
+
+    def __init__(self, planting: _Planting) -> None:
+        self.planting = planting
+        self.document = planting.document
+        self.tx = planting.tx
+        self.tl = planting.home
+        self.targets: dict[int, Branch] = {}  # number in the document -> branch here
+        self.born: set[int] = set()  # numbers of those made now
+        self.count = 0
+        self.working: set[str] = set()
+        self.images = set(planting.nodes)  # nodes here that are of the document, and the root
+        # Numbers of those whose head is set last: it lies where an archived branch lay already.
+        self.late: set[int] = set()
+        names = [each.name for each in self.document.branches]
+        self.shared = {name for name, count in Counter(names).items() if count > 1}
+
+    def bring(self) -> int:
+        """How many branches were made."""
+        document, planting = self.document, self.planting
+        in_order = sorted(document.branches, key=lambda each: each.number)
+        for branch in in_order:
+            self._place(branch, planting.fresh and branch is in_order[0])
+        end = planting.nodes[document.place[document.end]] if document.part else 0
+        if end and not self._is_held(end):
+            self._hold_end(end)
+        if planting.fresh:
+            self._choose_current(end)
+        self._remember_sessions()
+        for branch in document.branches:
+            if branch.status != timeline.LIVE:
+                self._end(branch)
+        for branch in document.branches:
+            if branch.status == timeline.LIVE and branch.number in self.born:
+                self._set_head(branch)
+                self._name(branch)
+        return self.count
+
+    @property
+    def _state(self) -> TimelineState:
+        return self.tx.timelines()[self.tl]
+
+    def _head(self, branch: DocumentBranch) -> int:
+        return self.planting.nodes[branch.head]
+
+    def _key(self, branch: DocumentBranch, ended: bool = False) -> str:
+        return f"{self.planting.session}\0{branch.number}" + ("\0ended" if ended else "")
+
+    def _place(self, branch: DocumentBranch, is_main: bool) -> None:
+        """Find the branch, or make it, and bring its head to where it is to be."""
+        ended = branch.status != timeline.LIVE
+        if ended and self._key(branch, True) in self._state.sessions:
+            return
+        head = self._head(branch)
+        if is_main:
+            main = self._state.branches[self._state.current]
+            self.born.add(branch.number)
+            self._rename(main, self._working_name(branch, main.name))
+            self.late.add(branch.number)
+            if not self.document.archived[branch.head]:
+                self._set_head(branch, main)
+            self._remember(branch, main)
+            return
+        known, last = self._known(branch, head)
+        if known is None:
+            self._make(branch, head)
+        elif known.status == timeline.LIVE:
+            self._follow(branch, known, head, last)
+        elif not ended and head != last and not self._is_held(head):
+            self._make(branch, head)  # it ended here, and went on there
+
+    def _known(self, branch: DocumentBranch, head: int) -> tuple[Branch | None, int | None]:
+        """(the branch here, its head at the last import), as far as they are known."""
+        state = self._state
+        every = [*state.branches.values(), *state.ended]
+        if self._key(branch) in state.sessions:
+            number, last = state.sessions[self._key(branch)]
+            return next((each for each in every if each.number == number), None), last
+        if self.planting.fresh:
+            return None, None
+        if self.planting._is_own():
+            return next((each for each in every if each.number == branch.number), None), head
+        taken = {each.number for each in self.targets.values()}
+        for each in every:
+            if each.name != branch.name or each.number in taken:
+                continue
+            if each.status == branch.status and each.head == head:
+                return each, head
+            if each.status == timeline.LIVE and branch.status == timeline.LIVE and (
+                self.tx.is_ancestor(each.head, head) or self.tx.is_ancestor(head, each.head)
+            ):  # fmt: skip
+                return each, None
+        return None, None
+
+    def _follow(self, branch: DocumentBranch, known: Branch, head: int, last: int | None) -> None:
+        """Move a living branch to where it is in the document, unless somebody wrote on it."""
+        if head not in (last, known.head):
+            if self.tx.is_ancestor(known.head, head) or (
+                # Moved back there. A document that does not know `last` is older than what was
+                # read before.
+                known.head == last and last in self.images
+            ):
+                self._thaw(head)
+                self.tx.move(self.tl, known.name, head)
+            elif known.head != last and not self.tx.is_ancestor(head, known.head):
+                self.planting.notes.add(
+                    "branch",
+                    f"branch {timeline.quoted(known.name)} went another way here; the document's "
+                    "gets one of its own",
+                )
+                self._make(branch, head)
+                return
+        self.targets[branch.number] = known
+        if known.head == head and (head != last or self._key(branch) not in self._state.sessions):
+            self._remember(branch, known)
+
+    def _make(self, branch: DocumentBranch, head: int) -> None:
+        late = bool(self.document.archived[branch.head])
+        if late:
+            self.late.add(branch.number)
+        else:
+            self._thaw(head)
+        name = self._working_name(branch)
+        of = self.targets.get(branch.of) if branch.of is not None else None
+        alive = of is not None and of.status == timeline.LIVE
+        at = None if branch.fork_node is None else self.planting.nodes[branch.fork_node]
+        parent = of.name if of is not None and alive else None
+        self.tx.fork(self.tl, name, 0 if late else head, parent, at, branch.imported)
+        self.count += 1
+        self.born.add(branch.number)
+        self._remember(branch, self._state.branches[name])
+
+    def _remember(self, branch: DocumentBranch, here: Branch) -> None:
+        self.targets[branch.number] = here
+        self.tx.session(self.tl, self._key(branch), here.name, self._head(branch))
+
+    def _set_head(self, branch: DocumentBranch, here: Branch | None = None) -> None:
+        """Bring the head of a branch made now to where it belongs, if it is not there."""
+        here = here or self.targets[branch.number]
+        if branch.number in self.late and here.head != self._head(branch):
+            self.tx.move(self.tl, here.name, self._head(branch))
+        self.late.discard(branch.number)
+
+    def _thaw(self, head: int) -> None:
+        if self.tx.is_cold(self.tl, head):
+            self.tx.thaw(self.tl, head)
+
+    def _working_name(self, branch: DocumentBranch, own: str = "") -> str:
+        """Its name, or one like it while other branches of the document have that name too."""
+        taken = {*self._state.branches, *self.working} - {own}
+        if branch.name in self.shared:
+            taken |= self.shared
+        name = free_name(taken, branch.name)
+        self.working.add(name)
+        return name
+
+    def _rename(self, here: Branch, name: str) -> None:
+        if here.name != name:
+            self.tx.rename_branch(self.tl, here.name, name)
+
+    def _name(self, branch: DocumentBranch) -> None:
+        here = self.targets[branch.number]
+        if branch.name not in self._state.branches:
+            self._rename(here, branch.name)
+
+    def _is_held(self, node: int) -> bool:
+        """Whether a living branch's path holds the node."""
+        heads = {each.head for each in self._state.branches.values()}
+        return any(self.tx.is_ancestor(node, head) for head in heads)
+
+    def _hold_end(self, end: int) -> None:
+        """Give the end of a part of a path a branch."""
+        state = self._state
+        if self.planting.fresh and not self.document.branches:
+            self.tx.move(self.tl, state.current, end)
+            return
+        self.tx.branch(self.tl, free_name(state.branches, f"branch n{end}"), end)
+        self.count += 1
+
+    def _choose_current(self, end: int) -> None:
+        state = self._state
+        wanted = [each for each in self.document.branches if each.current]
+        name = self.targets[wanted[0].number].name if wanted else None
+        if name is None and end:
+            name = next(
+                each.name for each in state.in_order() if self.tx.is_ancestor(end, each.head)
+            )
+        if name is not None and name != state.current:
+            self.tx.switch(self.tl, name)
+
+    def _remember_sessions(self) -> None:
+        """Which branch a transcript's session goes on in, and that the document is here."""
+        state, nodes = self._state, self.planting.nodes
+        for key, number, place in self.document.sessions:
+            here = self.targets.get(number)
+            if here is None or here.status != timeline.LIVE:
+                continue
+            known = state.sessions.get(key)
+            if known is None or (known[1] in self.images and known[1] < nodes[place]):
+                self.tx.session(self.tl, key, here.name, nodes[place])
+        if self.planting.session not in state.sessions:
+            last = max(nodes) if nodes else 0
+            self.tx.session(self.tl, self.planting.session, state.current, last)
+
+    def _end(self, branch: DocumentBranch) -> None:
+        """Drop or archive a branch that has ended in the document since it was read."""
+        here, state, notes = self.targets.get(branch.number), self._state, self.planting.notes
+        if here is None or here.status != timeline.LIVE:
+            return
+        self._set_head(branch)
+        name = timeline.quoted(here.name)
+        if here.head != self._head(branch):
+            notes.add("branch", f"branch {name} ended there, but was written on here: it lives on")
+            return
+        if here.name == state.current:
+            notes.add("branch", f"branch {name} ended there, but is the current one here")
+            return
+        if branch.name not in state.branches:
+            self._rename(here, branch.name)
+        self.tx.session(self.tl, self._key(branch, True), here.name, here.head)
+        if timeline.STATUS_NAMES[branch.status] == "dropped":
+            self.tx.drop(self.tl, here.name)
+        elif not self.tx.archive(self.tl, here.name, self.planting.nodes[branch.top]):
+            notes.add("branch", f"branch {name} cannot be archived: another one ends on it here")
+
+
+# ================================================================================================
+# 14. Files
 # ================================================================================================
 
 
@@ -2633,12 +3835,14 @@ def import_paths(
     attachments: bool = False,
     progress: Callable[[str], None] | None = None,
     key: str | None = None,
+    ids: dict[str, str] | None = None,
 ) -> Json:
     """Bring transcripts into `db`: {"timelines": [one row each], "unrecognized": [...]}.
 
     Files, folders (all files below, sorted) and ZIPs. One file is one transaction, a huge one
     several; a `key` remembers the result once all are in. `branches` and `summaries` of a row
-    count what this import made. Reading the same again adds and writes nothing.
+    count what this import made. Reading the same again adds and writes nothing. `ids` is filled
+    with the nodes of the one document that is read: their ids there and here.
 
     Raises:
         InvalidArgument: nothing in a format that is known; a named file of none, or above a limit,
@@ -2648,7 +3852,12 @@ def import_paths(
         Refused: the conversation is in another timeline than `into`.
         OSError: a named file cannot be read.
     """
-    settings = _Settings(into, dry_run, attachments, progress)
+    if ids is not None and (dry_run or key is not None):
+        raise timeline.InvalidArgument(
+            "ids goes with neither dry_run nor an idempotency key: to have the map again, import "
+            "the document again"
+        )
+    settings = _Settings(into, dry_run, attachments, progress, ids)
     if dry_run:
         return _try_out(db, paths, format, settings)
     if key is not None:
@@ -2657,6 +3866,8 @@ def import_paths(
             if tx.earlier is not None:
                 return tx.earlier
     batch = _Batch(*_survey(paths, format))
+    if ids is not None and [each.format for each in batch.queue] != [TIMELINE_JSON]:
+        raise timeline.InvalidArgument("ids is for one document that `tl export` wrote as json")
     while batch.queue:
         with batch.open_next() as file:
             with db.importing(key) as tx:
@@ -2741,19 +3952,22 @@ class _File:
     """One file, its lines read: `drafts` until `bring_in` turns them into `landings`. Content is
     read again from its stream, so it stays open until the `with` block is left."""
 
-    __slots__ = ("_batch", "_stream", "drafts", "item", "landings")
+    __slots__ = ("_batch", "_stream", "document", "drafts", "item", "landings")
 
     def __init__(self, batch: _Batch, item: _Item | None) -> None:
         self._batch = batch
         self.item = item
         self.drafts: list[Draft] = []
-        self.landings: list[_Landing] = []
+        self.document: Document | None = None
+        self.landings: list[_Landing | _Planting] = []
         self._stream: BinaryIO | None = None
         if item is None:
             return
         assert item.format is not None
         self._stream = item.open()
         try:
+            if item.format.document is not None:
+                self.document = item.format.document(self._stream)
             self.drafts = item.format.read(self._stream)
         except BaseException:
             self._stream.close()
@@ -2773,6 +3987,11 @@ class _File:
         if item is None or item.format is None:
             return
         format = item.format.name
+        if self.document is not None:
+            planting = _Planting(db, tx, self.document, item.path, settings)
+            self.landings.append(planting)
+            planting.write()
+            return
 
         def known(native: str) -> int | None:
             found = tx.find(f"{format}\0{native}")
@@ -2796,7 +4015,7 @@ def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
 
 
 # ================================================================================================
-# 13. Demo
+# 15. Demo
 #
 # A session as Claude Code writes it: tools, parallel calls, a rewind, a compaction. Invented.
 # ================================================================================================
