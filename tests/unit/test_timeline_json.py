@@ -428,6 +428,23 @@ def test_a_tree_goes_out_grows_and_comes_home(fresh: Open, tmp_path: Path) -> No
     assert content_of(home) == before
 
 
+def test_a_copy_of_the_file_that_went_its_own_way_comes_back(fresh: Open, tmp_path: Path) -> None:
+    base = talk(fresh())
+    twin = timeline.Database(str(tmp_path / "twin.json"), clock=lambda: NOW, disk=QuickDisk())
+    Path(twin.path).write_bytes(content_of(base))
+    for each, text in ((base, "here"), (twin, "there")):
+        each.run("append", {"role": "user", "text": text})
+        each.run("append", {"role": "user", "text": "both"})
+    row, ids = brought(base, document_of(twin, tmp_path / "d.json"))
+    assert (row["added"], row["known"], row["timeline_id"]) == (2, 10, "tl0")
+    assert (ids["n11"], ids["n12"]) == ("n13", "n14")
+    heads = {each["name"]: each["head"] for each in base.run("branches")}
+    assert heads == {"main": "n12", "main (2)": "n14", "side": "n8"}
+    before = content_of(base)
+    assert brought(base, str(tmp_path / "d.json"))[1] == ids and content_of(base) == before
+    twin.close()
+
+
 def test_into_a_timeline_that_has_its_own(fresh: Open, tmp_path: Path) -> None:
     target, path = fresh(), document_of(talk(fresh()), tmp_path / "d.json")
     for _ in range(2):
