@@ -1969,6 +1969,8 @@ class Document:
             session, number, node = row.get("session"), row.get("branch"), row.get("node")
             if len(session) > IDENTITY_CHARS_MAX or number not in numbers:
                 raise row.wrong(f"no branch has the number {number}")
+            if session.startswith("timeline-json\0"):
+                continue  # what a database notes about documents is not for others
             if node in self.place:
                 self.sessions.append((session, number, self.place[node]))
             elif not self.part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def check_import(source: timeline.Database, tl: int, target: timeline.Database, 
     there = int(row["timeline_id"][2:])
     assert plain(exported(target, there), inverted(ids)) == plain(before)
     assert budgets(target, there, inverted(ids)) == budgets(source, tl)
+    check_parts(source, tl, before)
     check_whole(target)
     data = Path(target.path).read_bytes()
     again, same = brought(target, path)
@@ -64,6 +66,14 @@ def check_import(source: timeline.Database, tl: int, target: timeline.Database, 
     back, own = brought(source, path)
     assert (back["added"], back["changed"]) == (0, 0)
     assert all(here == there for here, there in own.items())
+
+
+def check_parts(source: timeline.Database, tl: int, document: str) -> None:
+    """A part of a path says of each node what the whole says."""
+    whole = {row["node"]: row for row in json.loads(document)["nodes"]}
+    for branch in source.run("branches", {"timeline_id": f"tl{tl}"}):
+        part = json.loads(exported(source, tl, branch=branch["name"]))["nodes"]
+        assert part == [whole[row["node"]] for row in part]
 
 
 def check_seed(folder: Path, seed: int) -> None:

@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import random
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,30 @@ def test_any_layout_of_the_json_is_read(fresh: Open, tmp_path: Path) -> None:
     with pytest.raises(timeline.InvalidArgument, match="no transcript that can be read"):
         brought(fresh(), odd)
     assert brought(fresh(), odd, format="timeline-json")[0]["added"] == 10
+
+
+def test_documents_lie_in_archives_among_transcripts(
+    fresh: Open, tmp_path: Path, written: str
+) -> None:
+    packed = tmp_path / "all.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("talk.json", written)
+        out.writestr("session.jsonl", (CLAUDE / "compact-twice.jsonl").read_bytes())
+    rows = ti.import_paths(fresh(), [str(packed)])["timelines"]
+    assert [(row["format"], row["added"]) for row in rows] == [
+        ("claude-code", 10), ("timeline-json", 10),
+    ]  # fmt: skip
+
+
+def test_notes_of_another_database_are_not_taken_over(
+    fresh: Open, tmp_path: Path, written: str
+) -> None:
+    document, target = json.loads(written), fresh()
+    forged = {"session": f"timeline-json\0{'a' * 32}/tl0", "branch": 0, "node": "n1"}
+    document["timeline"]["sessions"] = [forged, {**forged, "session": "claude-code\0s"}]
+    brought(target, save(laid_out(document), tmp_path / "d.json"))
+    sessions = target.store.state.timelines[0].sessions
+    assert forged["session"] not in sessions and sessions["claude-code\0s"] == [0, 1]
 
 
 # ---- known already ------------------------------------------------------------------------------
