@@ -1425,10 +1425,8 @@ def read_messages(stream: BinaryIO) -> list[Draft]:
 
 DOCUMENT_MARK = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"timeline_json"\s*:')
 DOCUMENT_VERSION = 1
-IDS_MAX = 10_000  # of one node
 IDENTITY_CHARS_MAX = 8_192  # a path of PATH_CHARS_MAX may be part of one
 SOURCE_CHARS_MAX = 65_536  # as JSON
-BRANCHES_MAX = 1_000_000
 _MISSING = object()
 
 
@@ -1520,9 +1518,7 @@ class _Object:
 
     def strings(self, name: str) -> tuple[str, ...]:
         values = self._list(name)
-        if len(values) > IDS_MAX or not all(
-            type(each) is str and len(each) <= IDENTITY_CHARS_MAX for each in values
-        ):
+        if not all(type(each) is str and len(each) <= IDENTITY_CHARS_MAX for each in values):
             raise self.wrong(f"{name} must be a list of short strings")
         return tuple(values)
 
@@ -1740,18 +1736,26 @@ class Document:
         Raises:
             Refused: the file changed meanwhile.
         """
+        row = self.row(place)
+        try:
+            return DocumentNode(row)
+        except Unfit:
+            raise rewritten(self.rows[place][timeline.OFFSET]) from None
+
+    def row(self, place: int) -> _Object:
+        """The same, unchecked but for its number."""
         offset, length = self.rows[place][timeline.OFFSET], self.rows[place][timeline.LENGTH]
         if self._lines is not None:
-            return DocumentNode(_Object(self._lines[offset], f"nodes[{offset}]"))
+            return _Object(self._lines[offset], f"nodes[{offset}]")
         self._stream.seek(offset)
         line = self._stream.read(length).strip().removesuffix(b",")
         try:
-            node = DocumentNode(_Object(_document_json(line, "a line"), "a line"))
+            row = _Object(_document_json(line, "a line"), "a line")
         except Unfit:
             raise rewritten(offset) from None
-        if node.number != self.numbers[place]:
+        if row.value.get("node") != f"n{self.numbers[place]}":
             raise rewritten(offset)
-        return node
+        return row
 
     # -- head --------------------------------------------------------------------------------------
 
@@ -1965,6 +1969,8 @@ class Document:
             session, number, node = row.get("session"), row.get("branch"), row.get("node")
             if len(session) > IDENTITY_CHARS_MAX or number not in numbers:
                 raise row.wrong(f"no branch has the number {number}")
+            if session.startswith("timeline-json\0"):
+                continue  # what a database notes about documents is not for others
             if node in self.place:
                 self.sessions.append((session, number, self.place[node]))
             elif not self.part:
@@ -3030,8 +3036,8 @@ class _Planting:
     """Brings one document into the database, and counts what it brought."""
 
     __slots__ = (
-        "_above", "_branches", "_candidates", "copied", "created", "db", "document", "fresh",
-        "made", "nodes", "notes", "path", "session", "settings", "summaries", "tl", "tx",
+        "_above", "_branches", "_by_number", "_candidates", "copied", "created", "db", "document",
+        "fresh", "made", "nodes", "notes", "path", "session", "settings", "summaries", "tl", "tx",
     )  # fmt: skip
 
     def __init__(
@@ -3044,6 +3050,7 @@ class _Planting:
         self.settings = settings
         self.notes = Notes()
         self.session = f"timeline-json\0{document.key}"
+        self._by_number: set[int] = set()  # nodes of this database that are named as such
         self._candidates = [self._find(place) for place in range(len(document.numbers))]
         self.created = False
         self.tl = self._home()
@@ -3072,6 +3079,7 @@ class _Planting:
             number = int(node) if node.isdecimal() and len(node) < 18 else 0
             if 0 < number <= self.tx.node_count and str(self.tx.row(number).timeline) == tl:
                 found.append(number)
+                self._by_number.add(number)
         return found
 
     def _home(self) -> int | None:
@@ -3154,6 +3162,8 @@ class _Planting:
                 and facts.role == role
                 and (place in document.outside or facts.parent == nodes[parent])
                 and (place in document.plain or self.tx.interval_of(node) == span)
+                # Of a copy of this file that went its own way the same number may be another node.
+                and (node not in self._by_number or self._is_same(self.tx, place, node))
             ):
                 return node
         return 0
@@ -3373,16 +3383,22 @@ class _Planting:
             "warnings": self.notes.to_list(),
         }
 
+    def _is_same(self, tx: Importing, place: int, node: int) -> bool:
+        """Whether the document says what is stored, as far as one of them was not purged."""
+        said, stored = self.document.row(place).value, tx.record(node)
+        purged = stored.get("purged") or said.get("purged")
+        return bool(purged) or stored["text"] == said.get("text")
+
     def _is_changed(self, tx: Importing, place: int) -> bool:
         """Whether the document now says something else than the stored node, which stays."""
         if self.document.rows[place][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
             return False
-        node, stored = self.document.node(place), tx.record(self.nodes[place])
-        if stored.get("purged") or node.purged or stored["text"] == node.text:
+        if self._is_same(tx, place, self.nodes[place]):
             return False
         self.notes.add(
             "changed",
-            f"n{node.number}: n{self.nodes[place]} was read with another text, which stays",
+            f"n{self.document.numbers[place]}: n{self.nodes[place]} was read with another text, "
+            "which stays",
         )
         return True
 
@@ -3473,8 +3489,6 @@ class _Limbs:
             return next((each for each in every if each.number == number), None), last
         if self.planting.fresh:
             return None, None
-        if self.planting._is_own():
-            return next((each for each in every if each.number == branch.number), None), head
         taken = {each.number for each in self.targets.values()}
         for each in every:
             if each.name != branch.name or each.number in taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def check_import(source: timeline.Database, tl: int, target: timeline.Database, 
     there = int(row["timeline_id"][2:])
     assert plain(exported(target, there), inverted(ids)) == plain(before)
     assert budgets(target, there, inverted(ids)) == budgets(source, tl)
+    check_parts(source, tl, before)
     check_whole(target)
     data = Path(target.path).read_bytes()
     again, same = brought(target, path)
@@ -64,6 +66,14 @@ def check_import(source: timeline.Database, tl: int, target: timeline.Database, 
     back, own = brought(source, path)
     assert (back["added"], back["changed"]) == (0, 0)
     assert all(here == there for here, there in own.items())
+
+
+def check_parts(source: timeline.Database, tl: int, document: str) -> None:
+    """A part of a path says of each node what the whole says."""
+    whole = {row["node"]: row for row in json.loads(document)["nodes"]}
+    for branch in source.run("branches", {"timeline_id": f"tl{tl}"}):
+        part = json.loads(exported(source, tl, branch=branch["name"]))["nodes"]
+        assert part == [whole[row["node"]] for row in part]
 
 
 def check_seed(folder: Path, seed: int) -> None:
@@ -117,7 +127,7 @@ def check_growth(folder: Path, seed: int) -> None:
             assert {node: ids[node] for node in seen} == seen
             seen = ids
             found = plain(exported(target), inverted(ids))
-            compare_grown(plain(document), found, bool(row["warnings"]))
+            compare_grown(plain(document), found, numbers_of(target), bool(row["warnings"]))
             check_whole(target)
             data = Path(target.path).read_bytes()
             assert brought(target, str(folder / f"{count}.json"))[0]["added"] == 0
@@ -127,7 +137,14 @@ def check_growth(folder: Path, seed: int) -> None:
         pair.close()
 
 
-def compare_grown(wanted: Any, found: Any, warned: bool) -> None:
+def numbers_of(target: timeline.Database) -> dict[int, int]:
+    """Which branch of the target is which of the document, as it remembers them."""
+    sessions = target.store.state.timelines[0].sessions
+    words = {key: key.split("\0") for key in sessions}
+    return {int(words[key][2]): sessions[key][0] for key in sessions if len(words[key]) == 3}
+
+
+def compare_grown(wanted: Any, found: Any, numbers: dict[int, int], warned: bool) -> None:
     def nodes(document: Any) -> list[Any]:
         marks = ("pinned", "held", "excluded", "sealed", "zone")  # added, never taken away
         return [{k: v for k, v in n.items() if k not in marks} for n in document["nodes"]]
@@ -136,12 +153,13 @@ def compare_grown(wanted: Any, found: Any, warned: bool) -> None:
     if not warned:  # of a pin here that stands against an exclusion there, or of such a branch
         for here, there in zip(found["nodes"], wanted["nodes"], strict=True):
             assert here["pinned"] >= there["pinned"] and here["excluded"] >= there["excluded"]
-    # By number: names stay as they were given, and what ended here is not revived.
+    # Names stay as they were given, and what ended here is not revived unless it grew.
     heads = {b["number"]: b["head"] for b in found["branches"] if b["status"] == "live"}
     ended = {b["number"] for b in found["branches"] if b["status"] != "live"}
     for branch in wanted["branches"]:
-        if branch["status"] == "live" and branch["number"] not in ended:
-            assert heads[branch["number"]] == branch["head"]
+        number = numbers[branch["number"]]
+        if branch["status"] == "live" and number not in ended:
+            assert heads[number] == branch["head"]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

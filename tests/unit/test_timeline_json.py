@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import random
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,30 @@ def test_any_layout_of_the_json_is_read(fresh: Open, tmp_path: Path) -> None:
     assert brought(fresh(), odd, format="timeline-json")[0]["added"] == 10
 
 
+def test_documents_lie_in_archives_among_transcripts(
+    fresh: Open, tmp_path: Path, written: str
+) -> None:
+    packed = tmp_path / "all.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("talk.json", written)
+        out.writestr("session.jsonl", (CLAUDE / "compact-twice.jsonl").read_bytes())
+    rows = ti.import_paths(fresh(), [str(packed)])["timelines"]
+    assert [(row["format"], row["added"]) for row in rows] == [
+        ("claude-code", 10), ("timeline-json", 10),
+    ]  # fmt: skip
+
+
+def test_notes_of_another_database_are_not_taken_over(
+    fresh: Open, tmp_path: Path, written: str
+) -> None:
+    document, target = json.loads(written), fresh()
+    forged = {"session": f"timeline-json\0{'a' * 32}/tl0", "branch": 0, "node": "n1"}
+    document["timeline"]["sessions"] = [forged, {**forged, "session": "claude-code\0s"}]
+    brought(target, save(laid_out(document), tmp_path / "d.json"))
+    sessions = target.store.state.timelines[0].sessions
+    assert forged["session"] not in sessions and sessions["claude-code\0s"] == [0, 1]
+
+
 # ---- known already ------------------------------------------------------------------------------
 
 
@@ -426,6 +451,23 @@ def test_a_tree_goes_out_grows_and_comes_home(fresh: Open, tmp_path: Path) -> No
     before = content_of(home)
     assert brought(home, str(tmp_path / "back.json"))[0]["added"] == 0
     assert content_of(home) == before
+
+
+def test_a_copy_of_the_file_that_went_its_own_way_comes_back(fresh: Open, tmp_path: Path) -> None:
+    base = talk(fresh())
+    twin = timeline.Database(str(tmp_path / "twin.json"), clock=lambda: NOW, disk=QuickDisk())
+    Path(twin.path).write_bytes(content_of(base))
+    for each, text in ((base, "here"), (twin, "there")):
+        each.run("append", {"role": "user", "text": text})
+        each.run("append", {"role": "user", "text": "both"})
+    row, ids = brought(base, document_of(twin, tmp_path / "d.json"))
+    assert (row["added"], row["known"], row["timeline_id"]) == (2, 10, "tl0")
+    assert (ids["n11"], ids["n12"]) == ("n13", "n14")
+    heads = {each["name"]: each["head"] for each in base.run("branches")}
+    assert heads == {"main": "n12", "main (2)": "n14", "side": "n8"}
+    before = content_of(base)
+    assert brought(base, str(tmp_path / "d.json"))[1] == ids and content_of(base) == before
+    twin.close()
 
 
 def test_into_a_timeline_that_has_its_own(fresh: Open, tmp_path: Path) -> None:
