@@ -288,6 +288,7 @@ class Shaper:
     def __init__(self, database: Database, chars_max: int) -> None:
         self.database = database
         self.chars_max = chars_max
+        self.warning: str | None = None  # what the last result lacks
 
     def run(self, operation: Operation, given: Json) -> Any:
         """The result of a call, in shape.
@@ -295,6 +296,18 @@ class Shaper:
         Raises:
             TooLarge, TimelineError
         """
+        self.warning = None
+        if operation.name == "list" and not os.path.exists(self.database.path):
+            # Agents begin with this call: that nothing is there yet is an answer.
+            timeline.check_arguments(operation, given)
+            self.warning = str(timeline.missing_database(self.database.path))
+            return []
+        value = self._run(operation, given)
+        if self.database.damage is not None:  # which stderr says to people only
+            self.warning = f"what lies in the damage is missing here: {self.database.damage}"
+        return value
+
+    def _run(self, operation: Operation, given: Json) -> Any:
         if operation.name == "budget":
             return self._budget(given)
         if operation.name == "context":
@@ -805,9 +818,8 @@ class Server:
         result: Json = {"content": [{"type": "text", "text": text}]}
         if revision >= "2025-06-18":
             result["structuredContent"] = value if isinstance(value, dict) else {"result": value}
-        damage = self.database.damage
-        if damage is not None:  # which stderr says to people only
-            warning = f"warning: what lies in the damage is missing here: {damage}"
+        if self.shaper.warning is not None:
+            warning = in_words_of_tools(f"warning: {self.shaper.warning}")
             result["content"].append({"type": "text", "text": warning})
             if "structuredContent" in result:
                 result["structuredContent"] = {**result["structuredContent"], "warning": warning}

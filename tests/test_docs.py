@@ -281,7 +281,6 @@ def test_errors_quoted_in_the_skill_are_the_programs(tmp_path: Path) -> None:
     database = timeline.Database(str(tmp_path / "db.json"))
     told = []
     calls = (
-        ("context", {}),
         ("create", {}),
         ("node", {"node": "n99"}),
         ("append", {"role": "user", "text": "x"}),
@@ -293,6 +292,6 @@ def test_errors_quoted_in_the_skill_are_the_programs(tmp_path: Path) -> None:
             database.run(name, arguments)
         except timeline.TimelineError as error:
             told.append(str(error))
-    quoted = ("no database at", "unknown node n99", "head moved", "budget infeasible")
+    quoted = ("unknown node n99", "head moved", "budget infeasible")
     assert [text[: len(each)] for text, each in zip(told, quoted, strict=True)] == list(quoted)
     assert all(f"`{each}`" in SKILL for each in quoted)

@@ -75,9 +75,7 @@ def test_tools_name_the_call_that_fits_above_the_limit_too(path: Path) -> None:
         here = {"node": f"n{NODES}"}
         for name, given in (
             ("timeline_context", here),
-            ("timeline_context_budget", {**here, "max_tokens": 10**9}),
             ("timeline_context_budget", {**here, "max_tokens": 10**9, "explain": True}),
-            ("timeline_context_budget", {**here, "max_tokens": 1_000_010}),
         ):
             error = wire.error(name, given)
             assert error["error"].startswith("result too long: 100001 messages")

@@ -238,6 +238,24 @@ def test_unknown_arguments_and_a_missing_timeline_are_named(wire: Wire) -> None:
     assert wire.value("timeline_fork", {"node": "n0", "name": "b", **TL})["head"] == "n0"
 
 
+def test_the_first_call_of_a_session_is_answered_where_nothing_is_yet(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    with Wire(db) as wire:
+        wire.open()
+        result = wire.request("tools/call", {"name": "timeline_list"})["result"]
+        assert "isError" not in result
+        assert json.loads(result["content"][0]["text"]) == []
+        warning = result["content"][1]["text"]
+        assert str(db) in warning
+        assert "timeline_create" in warning
+        assert result["structuredContent"] == {"result": [], "warning": warning}
+        assert "limit" in wire.error("timeline_list", {"limit": -1})["error"]
+        assert str(db) in wire.error("timeline_context", TL)["error"]
+        assert os.listdir(tmp_path) == [wire.log.name]
+        wire.create()
+        assert len(wire.call("timeline_list")["content"]) == 1
+
+
 def test_errors_speak_of_tools_not_of_the_command_line(tmp_path: Path) -> None:
     with Wire(tmp_path / "t.db") as wire:
         wire.open()
@@ -276,7 +294,9 @@ def test_errors_speak_of_tools_not_of_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_takes_for_ever_is_stopped_and_the_others_are_served(tmp_path: Path) -> None:
-    with Wire(tmp_path / "t.db") as wire:
+    quick = f"import sys; sys.path[:0] = [{str(SCRIPTS)!r}]; import timeline_mcp as server; "
+    program = [sys.executable, "-c", quick + "server.REGEX_S = 1; server.main()"]
+    with Wire(tmp_path / "t.db", program=program) as wire:
         wire.open().create()
         wire.value("timeline_append", {"role": "user", "text": "a" * 60 + "!", **TL})
         said = wire.error("timeline_search", {"text": "(a+)+b", "regex": True})
