@@ -1458,10 +1458,6 @@ def read_messages(stream: BinaryIO) -> list[Draft]:
 # Bytes are looked at as characters, one each: so places are offsets, and what JSON is made of is
 # ASCII. Control characters may stand in strings, NaN and the like are read as null.
 _BLANK = re.compile("[ \t\r\n\f\v\xef\xbb\xbf]*")  # a BOM too
-_LONE_SURROGATE = re.compile(
-    r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])"
-    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
-)
 _NEAR_END = 12  # characters that a literal or an escape has at most
 
 
@@ -1613,7 +1609,7 @@ class Documents:
                     value, _ = _scan_document(text, 0)
                 except (ValueError, RecursionError):
                     value = None
-            if isinstance(value, dict) and (mended or _LONE_SURROGATE.search(text)):
+            if isinstance(value, dict) and (mended or _SURROGATE_ESCAPE.search(text)):
                 value, mended = _mended(value)
         found = value if isinstance(value, dict) else None
         self._kept = (offset, found, mended)
@@ -4287,7 +4283,8 @@ class _Connected:
             self._base.close()
         if self._copies is not None:
             self._copies.cleanup()
-        if isinstance(error, sqlite3.Error):
+        # Words about damage may quote it, and then are no UTF-8.
+        if isinstance(error, (sqlite3.Error, UnicodeError)):
             words = f"the database cannot be read: {error!s:.200}"
             if "locked" in str(error) or "busy" in str(error):
                 words = "the database is locked: close the program that writes to it, try again"
@@ -4323,11 +4320,12 @@ def _sqlite_sessions(base: Any) -> Iterator[Json]:
     order = "SELECT * FROM session ORDER BY time_created, id"
     for row in base.execute(order).fetchall():
         session = dict(row)
-        info: Json = {name: session.get(name) for name in ("id", "title", "directory", "revert")}
-        info["time"] = {"created": session.get("time_created")}
+        names = ("id", "title", "directory", "revert")
+        info: Json = {name: _sqlite_plain(session.get(name)) for name in names}
+        info["time"] = {"created": _sqlite_plain(session.get("time_created"))}
         try:
             yield {"info": info, "messages": _sqlite_messages(base, session.get("id"))}
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeError) as error:
             yield {"info": info, "messages": None, "why": f"{error!s:.200}"}
 
 
@@ -4343,6 +4341,10 @@ def _sqlite_messages(base: Any, session: object) -> list[Json]:
     ]
 
 
+def _sqlite_plain(value: object) -> object:
+    return value if isinstance(value, (str, int)) else None
+
+
 def _sqlite_data(row: Any) -> Json | None:
     """The JSON of a row, with its id; None if it is damaged."""
     data = row["data"]
@@ -4352,7 +4354,7 @@ def _sqlite_data(row: Any) -> Json | None:
         value, _ = _scan_document(data.strip(), 0) if isinstance(data, str) else (None, 0)
     except (ValueError, RecursionError):
         return None
-    return {**value, "id": row["id"]} if isinstance(value, dict) else None
+    return {**value, "id": _sqlite_plain(row["id"])} if isinstance(value, dict) else None
 
 
 class _StorageItem(_Item):
