@@ -8,25 +8,32 @@ MAP (sections are marked by banners)
    5 links         missing parents, cycles, the order in which nodes are made
    6 claude-code   session files of Claude Code
    7 messages      our own simple form, one JSON object a line
-   8 timeline-json documents that `tl export` wrote
-   9 formats       the one table of readers; a format is told by its content
-  10 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
-  11 names         names of branches
-  12 database      which timeline, which branch, what is written
-  13 documents     the same for those of section 8, which are trees already
-  14 files         files, folders, ZIPs; `import_paths`
-  15 demo          a conversation to try things with
+   8 documents     bytes in, JSON values out, where a file is one document
+   9 chatgpt       export of ChatGPT
+  10 claude-ai     export of Claude.ai
+  11 opencode      sessions of OpenCode
+  12 arrays        messages as the APIs of OpenAI and Anthropic take them
+  13 timeline-json documents that `tl export` wrote
+  14 formats       the one table of readers; a format is told by its content
+  15 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
+  16 names         names of branches
+  17 database      which timeline, which branch, what is written
+  18 planting      the same for those of section 13, which are trees already
+  19 files         files, folders, ZIPs; `import_paths`
+  20 disk          OpenCode's database and its folder of small files, turned into its export
+  21 demo          a conversation to try things with
 
-Sections 2 to 11 are pure: a reader gets a binary stream that somebody else opened, and a layout
-gets the ground it stands on. Sections 12 and 13 write through the engine, section 14 opens files,
-for reading only.
+Sections 2 to 16 are pure: a reader gets a binary stream that somebody else opened, and a layout
+gets the ground it stands on. Sections 17 and 18 write through the engine, sections 19 and 20 open
+files, for reading only.
 
 WHO WAITS FOR WHOM
   The database is locked only while a file's new messages are written. Unpacking, splitting into
   lines and decoding happen before (`Format.read`, all of a file), comparing the messages that are
   known already happens after. So a file that holds nothing new, however large, keeps other
-  writers waiting only while its ids are looked up (in `messages`, where ids may clash, also while
-  those that are found are compared). What is kept in between is where each message stands, not
+  writers waiting only while its ids are looked up (in `messages` and plain arrays, where ids may
+  clash, also while those that are found are compared). Of a file with many conversations, some are
+  read, then written, then the next. What is kept in between is where each message stands, not
   what it says: that is read again, message by message, as it is written.
 
 HOW A CONVERSATION BECOMES A TREE
@@ -44,7 +51,8 @@ HOW A CONVERSATION BECOMES A TREE
 
 COUNTS
   records = added + folded + known + changed + hidden + skipped + sidechain + bad + pending, where
-  a record is a line that is not blank (or one of several objects glued on one line).
+  a record is a line that is not blank (or one of several objects glued on one line), a node of a
+  `mapping`, or a message of an array.
 """
 
 from __future__ import annotations
@@ -93,6 +101,11 @@ BRANCH_CHARS = 40  # of a name made from a text or a title
 # Of one line. An API takes requests of 32 MB at most, and a client may write what a tool returned
 # twice; a longer line is no message, and decoding it would take gigabytes of memory.
 LINE_BYTES_MAX = 64 << 20
+# Of one conversation of an export; a larger one is damage, such as a bracket never closed.
+CONVERSATION_BYTES_MAX = 256 << 20
+WINDOW_BYTES = 1 << 20  # read at once of a file of JSON documents
+RESYNC_FAILS = 200  # places behind damage from which nothing can be read, before giving up
+CONVERSATIONS_AT_ONCE = 64  # read before any of them is written
 # Unpacked, of one ZIP member: more than sessions have; without a limit a small file fills the disk.
 MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
@@ -473,18 +486,24 @@ class Transcript:
 
     `unique`: its ids are different from those of every other conversation, so they alone tell
     where it belongs. `read` gives the content of an entry. `active` is the index of the entry at
-    which the client would go on, None if there are none.
+    which the client would go on, None if there are none; `undone`: exactly there, since the client
+    took back what hangs below. `space`: which formats share ids. `unit`: what `line` of an entry
+    counts. `part` tells conversations of one file apart that have no session.
     """
 
     __slots__ = (
-        "active", "counts", "cwd", "entries", "format", "notes", "read", "session", "time", "title",
-        "unique",
+        "active", "counts", "cwd", "entries", "format", "notes", "part", "read", "session",
+        "space", "time", "title", "undone", "unique", "unit",
     )  # fmt: skip
 
     def __init__(self, format: str, unique: bool, read: Callable[[Entry], Content]) -> None:
         self.format = format
         self.unique = unique
         self.read = read
+        self.space = format
+        self.unit = "line"
+        self.part = 0
+        self.undone = False
         self.session: str | None = None
         self.title: str | None = None
         self.cwd: str | None = None
@@ -496,7 +515,11 @@ class Transcript:
 
     def identity(self, native: str) -> str:
         """What the database knows the message with this native id by."""
-        return f"{self.format}\0{native}"
+        return f"{self.space}\0{native}"
+
+    def at(self, entry: Entry) -> str:
+        """Where the entry stands, for people."""
+        return f"{self.unit} {entry.line}"
 
     def note_gaps(self) -> None:
         """Warn of each entry that was hung on the one before it."""
@@ -505,7 +528,7 @@ class Transcript:
                 where = (
                     "it begins a line" if entry.parent == ROOT else "hung on the message before it"
                 )
-                self.notes.add(entry.gap, f"line {entry.line}: {entry.gap}; {where}")
+                self.notes.add(entry.gap, f"{self.at(entry)}: {entry.gap}; {where}")
 
 
 # ================================================================================================
@@ -645,34 +668,36 @@ class Renderer:
         data = source.get("data")
         media = source.get("media_type")
         media = media if isinstance(media, str) else "unknown type"
+        title = block.get("title")
+        label = f"{kind} {title:.200}" if isinstance(title, str) and title else kind
         if source.get("type") == "text" and isinstance(data, str):
+            if label != kind:
+                self.shown.append(f"[{label}]")
             self._say(data)
             return block
         raw = _from_base64(data) if isinstance(data, str) else None
         if raw is None:
             where = source.get("url") or source.get("file_id") or "no content"
-            self.shown.append(f"[{kind} {where!s:.500}]")
-            self.content.image_tokens += IMAGE_TOKENS
+            self.shown.append(f"[{label}]" if label != kind else f"[{kind} {where!s:.500}]")
+            self.content.image_tokens += _image_tokens((block.get("width"), block.get("height")))
             return (
                 block if not isinstance(data, str) else {**block, "source": {"type": "unreadable"}}
             )
-        return {**block, "source": self._place(kind, media, raw)}
+        return {**block, "source": self._place(label, media, raw)}
 
-    def _place(self, kind: str, media: str, raw: bytes) -> Json:
+    def _place(self, label: str, media: str, raw: bytes) -> Json:
         digest = sha256(raw)
         place: Json = {"type": "sha256", "media_type": media, "bytes": len(raw), "sha256": digest}
         size = image_size(raw)
         if size is not None:
             place["width"], place["height"] = size
-            tokens = -(-size[0] * size[1] // IMAGE_PIXELS_A_TOKEN)
-        else:
-            tokens = IMAGE_TOKENS
-        self.content.image_tokens += tokens
+        self.content.image_tokens += _image_tokens(size)
         self.content.files.append(raw)
-        self.shown.append(f"[{kind} {media}, {len(raw)} bytes, sha256 {digest}]")
+        self.shown.append(f"[{label} {media}, {len(raw)} bytes, sha256 {digest}]")
         return place
 
     _KINDS: dict[str, Callable[[Renderer, Json], Json]] = {  # noqa: RUF012
+        "audio": _binary,
         "document": _binary,
         "image": _binary,
         "redacted_thinking": _thinking,
@@ -690,6 +715,16 @@ def _from_base64(data: str) -> bytes | None:
         return binascii.a2b_base64(data)
     except (ValueError, binascii.Error):
         return None
+
+
+def _image_tokens(size: tuple[object, object] | None) -> int:
+    """Tokens of an image `size` pixels wide and high; of one that is no size, the rule's."""
+    width, height = size or (None, None)
+    for side in (width, height):
+        if type(side) is not int or not 0 < side <= IMAGE_SIDE_MAX:
+            return IMAGE_TOKENS
+    assert isinstance(width, int) and isinstance(height, int)
+    return -(-width * height // IMAGE_PIXELS_A_TOKEN)
 
 
 def image_size(raw: bytes) -> tuple[int, int] | None:
@@ -1416,7 +1451,1272 @@ def read_messages(stream: BinaryIO) -> list[Draft]:
 
 
 # ================================================================================================
-# 8. timeline-json
+# 8. Documents
+#
+# Bytes in, JSON values out, where a file is one JSON document instead of lines: the elements of
+# the array at its top, one at a time, or else the values that stand there. Knows nothing of what
+# they mean.
+# ================================================================================================
+
+# Bytes are looked at as characters, one each: so places are offsets, and what JSON is made of is
+# ASCII. Control characters may stand in strings, NaN and the like are read as null.
+_BLANK = re.compile("[ \t\r\n\f\v\xef\xbb\xbf]*")  # a BOM too
+_NEAR_END = 12  # characters that a literal or an escape has at most
+
+
+def _finite_or_none(literal: str) -> float | None:
+    number = float(literal)
+    return number if number - number == 0 else None
+
+
+_scan_document = json.JSONDecoder(
+    parse_constant=lambda _: None, parse_float=_finite_or_none, strict=False
+).raw_decode
+
+
+class _Window:
+    """The part of a stream around a place: `text[place]` is the byte at `offset`."""
+
+    __slots__ = ("_next", "_start", "_stream", "place", "text")
+
+    def __init__(self, stream: BinaryIO, offset: int) -> None:
+        self._stream = stream
+        self._start = self._next = offset
+        self.text = ""
+        self.place = 0
+
+    @property
+    def offset(self) -> int:
+        return self._start + self.place
+
+    def fill(self) -> bool:
+        """Read more, as much again as lies before us; False at the end of the stream."""
+        ahead = len(self.text) - self.place
+        self._stream.seek(self._next)  # somebody else may have read from it meanwhile
+        raw = self._stream.read(max(WINDOW_BYTES, ahead))
+        self._next += len(raw)
+        self._start += self.place
+        self.text = self.text[self.place :] + raw.replace(b"\0", b" ").decode("latin-1")
+        self.place = 0
+        return len(raw) > 0
+
+    def skip(self, blank: re.Pattern[str] = _BLANK) -> bool:
+        """Go to the next character that is not blank; False if there is none."""
+        while True:
+            match = blank.match(self.text, self.place)
+            self.place = match.end() if match else self.place
+            if self.place < len(self.text):
+                return True
+            if not self.fill():
+                return False
+
+    def find(self, char: str) -> bool:
+        """Go to the next `char`; False if there is none."""
+        while True:
+            found = self.text.find(char, self.place)
+            self.place = len(self.text) if found < 0 else found
+            if found >= 0:
+                return True
+            if not self.fill():
+                return False
+
+    def value(self) -> tuple[object, int]:
+        """The value that begins here, and the place where it ends; this place if none does."""
+        while True:
+            try:
+                value, end = _scan_document(self.text, self.place)
+            except (ValueError, RecursionError) as error:
+                if not self._may_go_on(error) or not self.fill():
+                    return None, self.place
+                continue
+            # The rest of a number may not have been read yet.
+            if end < len(self.text) or isinstance(value, (dict, list, str)) or not self.fill():
+                return value, end
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Whether the value only is not read to its end yet."""
+        if not isinstance(error, json.JSONDecodeError):
+            return False
+        if len(self.text) - self.place > CONVERSATION_BYTES_MAX:
+            return False
+        return error.pos >= len(self.text) - _NEAR_END or error.msg.startswith("Unterminated")
+
+
+class Documents:
+    """The objects of a stream of JSON, in order; any of them can be read again.
+
+    What is found is numbered from 1 in `line`; its value is None if it is damaged or no object.
+    `accepts` tells a value of the format from another object; it is asked only behind damage,
+    where a value may begin at any bracket. The value used last is kept.
+    """
+
+    __slots__ = ("_accepts", "_kept", "_stream")
+
+    def __init__(self, stream: BinaryIO, accepts: Callable[[Json], bool]) -> None:
+        self._stream = stream
+        self._accepts = accepts
+        self._kept: tuple[int, Json | None, bool] = (-1, None, False)
+
+    def __iter__(self) -> Iterator[Found]:
+        window, inside, number = _Window(self._stream, 0), False, 0
+        while window.skip():
+            char = window.text[window.place]
+            if char in ",]" or (char == "[" and not inside):
+                inside = char == "[" or (inside and char == ",")
+                window.place += 1
+                continue
+            number += 1
+            found = Found(None, number, window.offset, 0)
+            found.value, found.mended, end = self._decode(window)
+            if end == window.place:
+                found.torn = not self._resync(window)
+            else:
+                window.place = end
+            yield found
+
+    def head(self) -> Iterator[Json]:
+        """The first objects, as many as it takes to tell a format."""
+        for found in self:
+            if found.value is not None:
+                yield found.value
+            if found.offset > HEAD_BYTES or found.line >= HEAD_LINES:
+                return
+
+    def at(self, offset: int) -> Json:
+        """The object that an iteration found at `offset`.
+
+        Raises:
+            Refused: the stream no longer holds it, so somebody rewrote the file meanwhile.
+        """
+        if self._kept[0] != offset:
+            self._kept = (-1, None, False)  # not both in memory
+            self._decode(_Window(self._stream, offset))
+        value = self._kept[1]
+        if self._kept[0] != offset or value is None:
+            raise rewritten(offset)
+        return value
+
+    def _decode(self, window: _Window) -> tuple[Json | None, bool, int]:
+        """The object that begins in the window, whether it was mended, and where it ends."""
+        offset = window.offset
+        if not window.text:
+            window.fill()
+        value, end = window.value()
+        mended = False
+        if isinstance(value, dict):
+            text = window.text[window.place : end]
+            if not text.isascii():
+                value = None  # not both in memory
+                text, mended = decode_line(text.encode("latin-1"))
+                try:
+                    value, _ = _scan_document(text, 0)
+                except (ValueError, RecursionError):
+                    value = None
+            if isinstance(value, dict) and (mended or _SURROGATE_ESCAPE.search(text)):
+                value, mended = _mended(value)
+        found = value if isinstance(value, dict) else None
+        self._kept = (offset, found, mended)
+        return found, mended, end
+
+    def _resync(self, window: _Window) -> bool:
+        """Go to where the next object of the format stands; to the end, and False, if none does."""
+        window.place += 1
+        fails = 0
+        while fails < RESYNC_FAILS and window.find("{"):
+            value, end = window.value()
+            if end == window.place:
+                fails += 1
+                window.place += 1
+            elif isinstance(value, dict) and self._accepts(value):
+                return True
+            else:
+                window.place = end
+        while window.fill():
+            window.place = len(window.text)
+        window.place = len(window.text)
+        return False
+
+
+def lift(parents: Sequence[int], kept: Sequence[bool]) -> list[int]:
+    """For each record the nearest kept one above it, ROOT or LOST. Linear.
+
+    `parents` are indices, ROOT or LOST; a circle in which nothing is kept is LOST.
+    """
+    memo: dict[int, int] = {}
+    above = []
+    for parent in parents:
+        way, place = [], parent
+        while place >= 0 and not kept[place] and place not in memo:
+            memo[place] = LOST  # stands if the way comes back here
+            way.append(place)
+            place = parents[place]
+        if place >= 0 and not kept[place]:
+            place = memo[place]
+        memo.update(dict.fromkeys(way, place))
+        above.append(place)
+    return above
+
+
+def hang(entries: Sequence[Entry], parents: list[int]) -> None:
+    """Give each entry its parent: an index, ROOT, or LOST, which is a gap."""
+    for index, parent in enumerate(parents):
+        if parent in (index, LOST):
+            entries[index].gap = "self parent" if parent == index else "parent not in file"
+            parents[index] = LOST
+    for index, reason in settle(parents).items():
+        entries[index].gap = reason or entries[index].gap
+    for entry, parent in zip(entries, parents, strict=True):
+        entry.parent = parent
+
+
+def last_leaf(entries: Sequence[Entry]) -> int | None:
+    """The last entry in file order on which nothing hangs; None if there are no entries."""
+    inner = {entry.parent for entry in entries}
+    leaves = (n for n in range(len(entries) - 1, -1, -1) if n not in inner)
+    return next(leaves, None)
+
+
+def _begin_talk(format: str, read: Callable[[Entry], Content]) -> Transcript:
+    """A conversation of an export: its ids are unique, and its messages are counted."""
+    out = Transcript(format, True, read)
+    out.unit = "message"
+    return out
+
+
+def _broken(format: str, found: Found) -> Draft:
+    """The draft that stands for a value which is damaged or no object."""
+    out = _begin_talk(format, lambda _: Content())
+    out.part = found.line
+    out.unit = "conversation"
+    out.counts.records = out.counts.bad = 1
+    words = "is torn" if found.torn else "cannot be read"
+    out.notes.add("unparseable conversation", f"conversation {found.line}: {words}")
+    return lambda _: out
+
+
+def _note_mended(out: Transcript, found: Found) -> None:
+    if found.mended:
+        out.notes.add("lone surrogate", f"conversation {found.line}: half a character, now U+FFFD")
+
+
+def _no_record(out: Transcript, number: int, why: str) -> None:
+    out.counts.bad += 1
+    out.notes.add("unparseable message", f"message {number}: {why}")
+
+
+def _title_of(value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return " ".join(value.split())[: timeline.NAME_CHARS_MAX].strip() or None
+
+
+def _strings(*values: object) -> list[str]:
+    """Those of `values` that are strings and not empty."""
+    return [value for value in values if isinstance(value, str) and value]
+
+
+def _dict(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _known_again(out: Transcript, number: int, same: bool) -> None:
+    """Count a record whose id came before."""
+    if same:
+        _count(out.counts.known, "duplicate id")
+    else:
+        out.counts.changed += 1
+        words = f"message {number}: the id of an earlier one with other content; the first stays"
+        out.notes.add("changed", words)
+
+
+def _render(blocks: list[Json]) -> Content:
+    renderer = Renderer()
+    renderer.add(blocks)
+    content = renderer.finish()
+    if content.blocks is not None:
+        content.size = len(compact_json(content.blocks).encode())
+    return content
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _file_block(title: object, media: object, source: Json | None = None) -> Json:
+    """An image, sound or document, by its media type or else the end of its name."""
+    name, media = (each if isinstance(each, str) else "" for each in (title, media))
+    kind = media.partition("/")[0]
+    if not media and name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
+        kind = "image"
+    block: Json = {"type": kind if kind in ("image", "audio") else "document"}
+    if name:
+        block["title"] = name
+    block["source"] = source or {"type": "file"}
+    return block
+
+
+def _from_url(url: object, media: object) -> Json:
+    """The source of a block whose content is at `url`, or in it."""
+    if not isinstance(url, str) or not url:
+        return {"type": "file"}
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not comma:
+        return {"type": "url", "url": url}
+    told, *more = head.removeprefix("data:").split(";")
+    media = told or (media if isinstance(media, str) else "")
+    if "base64" in more:
+        return {"type": "base64", "media_type": media or "unknown type", "data": data}
+    from urllib.parse import unquote
+
+    return {"type": "text", "media_type": media or "text/plain", "data": unquote(data)}
+
+
+def _given(text: object) -> Json:
+    """The input of a call from its JSON text, or a text as it is."""
+    if isinstance(text, dict):
+        return text
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or _is_too_deep(value):
+        return {} if text in (None, "") else {"text": text}
+    return value
+
+
+# ================================================================================================
+# 9. ChatGPT
+#
+# An export: an array of conversations, each with its messages as the nodes of `mapping`.
+# ================================================================================================
+
+_CHATGPT_ROLES = ("system", "user", "assistant", "tool")
+_CHATGPT_THOUGHTS = ("thoughts", "reasoning_recap")
+_CHATGPT_CONTEXT = ("user_editable_context", "model_editable_context")
+
+
+def is_chatgpt_talk(record: Json) -> bool:
+    """Whether this looks like a conversation of a ChatGPT export."""
+    return isinstance(record.get("mapping"), dict)
+
+
+def _chatgpt_hidden(message: Json) -> str | None:
+    """Why a message is scaffolding; None if it is not."""
+    content, weight = _dict(message.get("content")), message.get("weight")
+    if weight == 0 and not isinstance(weight, bool):
+        return "weight 0"
+    if _dict(message.get("metadata")).get("is_visually_hidden_from_conversation") is True:
+        return "visually hidden"
+    if content.get("content_type") in _CHATGPT_CONTEXT:
+        return "context"
+    system = _dict(message.get("author")).get("role") == "system"
+    if system and not _strings(content.get("text"), *_list(content.get("parts"))):
+        return "empty system text"
+    return None
+
+
+class _ChatgptTalk:
+    __slots__ = (
+        "answers", "call_names", "current", "documents", "index", "keys", "offset", "out", "owner",
+        "parents", "raws",
+    )  # fmt: skip
+
+    def __init__(self, documents: Documents, found: Found, talk: Json) -> None:
+        self.documents = documents
+        self.offset = found.offset
+        self.out = out = _begin_talk("chatgpt", self.content)
+        out.session = native_id(talk.get("conversation_id")) or native_id(talk.get("id"))
+        out.part = 0 if out.session else found.line
+        out.title = _title_of(talk.get("title"))
+        out.time = parse_time(talk.get("create_time"))
+        _note_mended(out, found)
+        self.answers: dict[str, str] = {}  # id of a result -> id of its call
+        self.keys: dict[str, str] = {}  # id of a message -> its key, where they differ
+        self.raws: list[Entry | None] = []  # of each node
+        self.owner: dict[str, int] = {}  # id of a message -> its node
+        mapping = talk.get("mapping")
+        if not isinstance(mapping, dict):
+            out.notes.add(
+                "entry without mapping", f"conversation {found.line}: entry without mapping"
+            )
+            mapping = {}
+        self.index = {key: number for number, key in enumerate(mapping)}
+        self.parents = self._parents(mapping)
+        self.current = talk.get("current_node")
+        for number, (key, node) in enumerate(mapping.items(), 1):
+            self.raws.append(self._take(number, key, node, mapping))
+
+    def _parents(self, mapping: Json) -> list[int]:
+        """The index of each node's parent: `parent` decides, then who lists it."""
+        listed: dict[str, int] = {}
+        for number, node in enumerate(mapping.values()):
+            for child in _strings(*_list(_dict(node).get("children"))):
+                listed.setdefault(child, number)
+        parents = []
+        for number, (key, node) in enumerate(mapping.items()):
+            wanted = _dict(node).get("parent")
+            parent = self.index.get(wanted) if isinstance(wanted, str) else None
+            if parent is None:
+                parent = listed.get(key)
+            if parent is None:
+                # Nothing names a parent: a root, if that is what the node says.
+                begins = wanted is None and ("parent" in _dict(node) or number == 0)
+                parent = ROOT if begins else LOST
+            parents.append(parent)
+        return parents
+
+    def _take(self, number: int, key: str, node: object, mapping: Json) -> Entry | None:
+        """Count one node; the entry if it is a message."""
+        out = self.out
+        out.counts.records += 1
+        message = _dict(node).get("message")
+        if not isinstance(node, dict) or not (message is None or isinstance(message, dict)):
+            _no_record(out, number, "is no message")
+            return None
+        reason = "no message" if message is None else _chatgpt_hidden(message)
+        if reason is not None or message is None:
+            _count(out.counts.hidden, reason or "")
+            return None
+        role = _dict(message.get("author")).get("role")
+        if role not in _CHATGPT_ROLES or _is_too_deep(message):
+            _no_record(out, number, "its role is not known, or it is nested too deep")
+            return None
+        id = native_id(message.get("id")) or native_id(key) or f"{out.session}#{number}"
+        if id in self.owner:
+            first = _dict(_dict(mapping[self.keys.get(id, id)]).get("message"))
+            same = first.get("content") == message.get("content")
+            _known_again(out, number, same)
+            return None
+        self.owner[id] = number - 1
+        if id != key:
+            self.keys[id] = key
+        entry = Entry(role, Piece(id, Found(None, number, self.offset, 0)))
+        entry.results = role == "tool"
+        kind = _dict(message.get("content")).get("content_type")
+        if role == "assistant":
+            if kind in _CHATGPT_THOUGHTS:
+                entry.kind = "thoughts"
+            entry.calls = entry.kind is None and _chatgpt_recipient(message) is not None
+        return entry
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        out = self.out
+        kept = [entry is not None for entry in self.raws]
+        targets = self._fold(lift(self.parents, kept), known)
+        for number, target in targets.items():
+            kept[number] = False
+            # Thoughts stand before what they are of: a file's order is that of their message.
+            whole, part = self.raws[target], self.raws[number]
+            assert whole is not None and part is not None
+            whole.pieces.append(part.pieces[0])
+        place: dict[int, int] = {}
+        for number, entry in enumerate(self.raws):
+            if entry is not None and kept[number]:
+                place[number] = len(out.entries)
+                entry.node = known(entry.id)
+                out.entries.append(entry)
+        above = lift(self.parents, kept)
+        hang(out.entries, [place.get(above[number], above[number]) for number in place])
+        self._pair()
+        self._find_active(targets, kept, place)
+        return out
+
+    def _fold(self, above: list[int], known: Known) -> dict[int, int]:
+        """Node of thoughts -> node of the message they belong to: the next one, if it is an
+        answer and no other node of the database carries them."""
+        following: dict[int, int] = {}
+        for number, parent in enumerate(above):
+            entry = self.raws[number]
+            if entry is not None and entry.role == "assistant" and parent >= 0:
+                following.setdefault(parent, number)
+        memo: dict[int, int | None] = {}
+        targets: dict[int, int] = {}
+        for number, entry in enumerate(self.raws):
+            way: list[int] = []
+            target: int | None = number if entry is not None and entry.kind else None
+            while target is not None and self._is_thought(target) and target not in memo:
+                way.append(target)
+                memo[target] = None  # stands if the way comes back here
+                target = following.get(target)
+            if target is not None and self._is_thought(target):
+                target = memo[target]
+            memo.update(dict.fromkeys(way, target))
+            answer = self.raws[target] if target is not None else None
+            node = known(answer.id) if answer is not None else None
+            for each in way:
+                thought = self.raws[each]
+                if target is not None and thought and known(thought.id) in (None, node):
+                    targets[each] = target
+        return targets
+
+    def _is_thought(self, number: int) -> bool:
+        entry = self.raws[number]
+        return entry is not None and entry.kind == "thoughts"
+
+    def _pair(self) -> None:
+        """Note which call each result answers: there are no call ids, only links."""
+        entries = self.out.entries
+        calls: dict[int, int] = {}
+        for index in creation_order([entry.parent for entry in entries]):
+            parent = entries[index].parent
+            if entries[index].results and parent >= 0:
+                call = parent if entries[parent].calls else calls.get(parent)
+                if call is not None:
+                    calls[index] = call
+                    self.answers[entries[index].id] = entries[call].id
+
+    def _find_active(
+        self, targets: dict[int, int], kept: list[bool], place: dict[int, int]
+    ) -> None:
+        out = self.out
+        number = self.index.get(self.current) if isinstance(self.current, str) else None
+        if number is not None:
+            number = targets.get(number, number)
+            if not kept[number]:
+                number = lift([*self.parents, number], [*kept, False])[-1]
+            out.active = place.get(number)
+        if out.active is None and out.entries:
+            out.active = last_leaf(out.entries)
+            words = "current_node not in mapping; the last leaf is taken instead"
+            out.notes.add("current_node not in mapping", words)
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry` with its thoughts, read again."""
+        mapping = _dict(self.documents.at(self.offset).get("mapping"))
+        messages = []
+        for piece in entry.pieces:
+            node = mapping.get(self.keys.get(piece.id, piece.id))
+            message = _dict(node).get("message")
+            if not isinstance(message, dict):
+                raise rewritten(self.offset)
+            messages.append(message)
+        blocks = [block for message in messages[1:] for block in _chatgpt_blocks(message)]
+        blocks += _chatgpt_blocks(messages[0])
+        if entry.calls:
+            blocks = _chatgpt_call(entry.id, messages[0], blocks)
+        elif entry.id in self.answers:
+            plain = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else None
+            inner = blocks if plain is None else plain
+            call = self.answers[entry.id]
+            blocks = [{"type": "tool_result", "tool_use_id": call, "content": inner}]
+        content = _render(blocks)
+        content.time = parse_time(messages[0].get("create_time"))
+        return content
+
+
+def _chatgpt_recipient(message: Json) -> str | None:
+    """The tool that a message is sent to; None if it is for people."""
+    recipient = message.get("recipient")
+    return recipient if isinstance(recipient, str) and recipient not in ("", "all") else None
+
+
+def _chatgpt_call(id: str, message: Json, blocks: list[Json]) -> list[Json]:
+    """The blocks of a message that calls a tool: what it says is what the tool is given."""
+    said = "\n".join(block["text"] for block in blocks if block["type"] == "text")
+    given = _given(said)
+    if given == {"text": said} and _dict(message.get("content")).get("content_type") == "code":
+        given = {"code": said}
+    name = _chatgpt_recipient(message) or "tool"
+    call = {"type": "tool_use", "id": id, "name": name, "input": given}
+    return [*(block for block in blocks if block["type"] != "text"), call]
+
+
+def _chatgpt_blocks(message: Json) -> list[Json]:
+    content = _dict(message.get("content"))
+    kind = content.get("content_type")
+    if kind == "thoughts":
+        thoughts = map(_dict, _list(content.get("thoughts")))
+        texts = ["\n".join(_strings(t.get("summary"), t.get("content"))) for t in thoughts]
+        return [{"type": "thinking", "thinking": text} for text in texts if text]
+    if kind == "reasoning_recap":
+        return [{"type": "thinking", "thinking": t} for t in _strings(content.get("content"))]
+    names = _chatgpt_files(message)
+    blocks = [block for part in _list(content.get("parts")) for block in _chatgpt_part(part, names)]
+    title, url = content.get("title"), content.get("url")
+    about = " ".join(_strings(title, url)) if kind == "tether_quote" else ""
+    texts = _strings(about, content.get("text"))
+    if kind == "tether_browsing_display":
+        texts = _strings(content.get("result"), content.get("summary"))[:1]
+    elif kind == "system_error":
+        texts = [f"[error] {' '.join(_strings(content.get('name'), content.get('text')))}"]
+    blocks += map(_text, texts)
+    if not blocks and isinstance(kind, str) and kind not in ("text", "multimodal_text", "code"):
+        known = ("execution_output", "tether_quote", "tether_browsing_display")
+        blocks = [] if kind in known else [{**content, "type": kind}]
+    # What was attached without a part of its own.
+    return [*blocks, *(_file_block(name, media) for name, media in names.values())]
+
+
+def _chatgpt_files(message: Json) -> dict[str, tuple[str, object]]:
+    """Id of an attached file -> its name and media type."""
+    files = map(_dict, _list(_dict(message.get("metadata")).get("attachments")))
+    return {
+        str(file.get("id") or number): (file["name"], file.get("mimeType") or file.get("mime_type"))
+        for number, file in enumerate(files)
+        if isinstance(file.get("name"), str)
+    }
+
+
+def _chatgpt_part(part: object, names: dict[str, tuple[str, object]]) -> list[Json]:
+    """The blocks of one part; takes the name of the file it points to out of `names`."""
+    if isinstance(part, str):
+        return [_text(part)] if part else []
+    if not isinstance(part, dict):
+        return []
+    kind = part.get("content_type")
+    kind = kind if isinstance(kind, str) else "unknown"
+    if isinstance(part.get("text"), str):  # a transcription
+        return [_text(part["text"])]
+    pointer = part.get("asset_pointer")
+    if not isinstance(pointer, str):
+        return [{**part, "type": kind}]
+    name, _ = names.pop(pointer.rpartition("/")[2], ("", None))
+    media = kind.partition("_")[0] + "/"
+    block = _file_block(name, media, {"type": "file", "file_id": pointer})
+    for side in ("width", "height"):
+        if side in part:
+            block[side] = part[side]
+    return [block]
+
+
+def read_chatgpt(stream: BinaryIO) -> Iterator[Draft]:
+    """The conversations of an export, one by one."""
+    documents = Documents(stream, is_chatgpt_talk)
+    for found in documents:
+        if found.value is None:
+            yield _broken("chatgpt", found)
+        else:
+            yield _ChatgptTalk(documents, found, found.value).finish
+
+
+# ================================================================================================
+# 10. Claude.ai
+#
+# An export: an array of conversations, each with `chat_messages`, which in newer exports name
+# their parents.
+# ================================================================================================
+
+_CLAUDE_AI_ROLES = {"human": "user", "assistant": "assistant"}
+_CLAUDE_AI_ROOT = "00000000-0000-4000-8000-000000000000"
+_CLAUDE_AI_NOT_SHOWN = re.compile(r"\s*(```\s*)?This block is not supported on your current device")
+
+
+def is_claude_ai_talk(record: Json) -> bool:
+    """Whether this looks like a conversation of a Claude.ai export."""
+    return isinstance(record.get("chat_messages"), list)
+
+
+class _ClaudeAiTalk:
+    __slots__ = ("documents", "leaf", "linked", "names", "offset", "out", "parents")
+
+    def __init__(self, documents: Documents, found: Found, talk: Json) -> None:
+        self.documents = documents
+        self.offset = found.offset
+        self.out = out = _begin_talk("claude-ai", self.content)
+        out.session = native_id(talk.get("uuid"))
+        out.part = 0 if out.session else found.line
+        out.title = _title_of(talk.get("name"))
+        out.time = parse_time(talk.get("created_at"))
+        _note_mended(out, found)
+        self.leaf = talk.get("current_leaf_message_uuid")
+        self.names: dict[str, int] = {}  # uuid -> entry
+        self.parents: list[object] = []  # of each entry, as it names it
+        messages = talk.get("chat_messages")
+        if not isinstance(messages, list):
+            words = "entry without chat_messages"
+            out.notes.add(words, f"conversation {found.line}: {words}")
+            messages = []
+        self.linked = any("parent_message_uuid" in _dict(each) for each in messages)
+        for number, message in enumerate(messages):
+            self._take(number, message, messages)
+
+    def _take(self, number: int, message: object, messages: list[Any]) -> None:
+        out = self.out
+        out.counts.records += 1
+        sender = _dict(message).get("sender")
+        role = _CLAUDE_AI_ROLES.get(sender) if isinstance(sender, str) else None
+        if not isinstance(message, dict) or role is None or _is_too_deep(message):
+            _no_record(out, number + 1, "is no message")
+            return
+        id = native_id(message.get("uuid")) or f"{out.session}#{number}"
+        if id in self.names:
+            first = messages[out.entries[self.names[id]].pieces[0].index]
+            same = all(first.get(name) == message.get(name) for name in ("text", "content"))
+            _known_again(out, number + 1, same)
+            return
+        self.names[id] = len(out.entries)
+        out.entries.append(Entry(role, Piece(id, Found(None, number + 1, self.offset, number))))
+        self.parents.append(message.get("parent_message_uuid", ""))
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        out = self.out
+        for entry in out.entries:
+            entry.node = known(entry.id)
+        hang(out.entries, [self._parent(n, wanted) for n, wanted in enumerate(self.parents)])
+        out.active = last_leaf(out.entries)
+        if self.leaf is not None and out.entries:
+            named = self.names.get(self.leaf) if isinstance(self.leaf, str) else None
+            out.active = out.active if named is None else named
+            if named is None:
+                words = "current_leaf_message_uuid is no message; the last leaf is taken instead"
+                out.notes.add("current_leaf_message_uuid not in file", words)
+        return out
+
+    def _parent(self, index: int, wanted: object) -> int:
+        if not self.linked:
+            return index - 1 if index else ROOT
+        if wanted is None or wanted == _CLAUDE_AI_ROOT:
+            return ROOT
+        if wanted == "" and index == 0:
+            return ROOT
+        return self.names.get(wanted, LOST) if isinstance(wanted, str) else LOST
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        messages = _list(self.documents.at(self.offset).get("chat_messages"))
+        index = entry.pieces[0].index
+        message = messages[index] if index < len(messages) else None
+        if not isinstance(message, dict):
+            raise rewritten(self.offset)
+        content = _render(_claude_ai_blocks(message, entry.id))
+        content.time = parse_time(message.get("created_at"))
+        return content
+
+
+def _claude_ai_blocks(message: Json, id: str) -> list[Json]:
+    blocks: list[Json] = []
+    call = None  # the id given to the last call that has none
+    for number, block in enumerate(_list(message.get("content"))):
+        if not isinstance(block, dict) or block.get("type") == "token_budget":
+            continue
+        block = {
+            name: value
+            for name, value in block.items()
+            if name not in ("start_timestamp", "stop_timestamp") and value not in (None, [])
+        }
+        kind = block.get("type")
+        if kind == "tool_use" and not isinstance(block.get("id"), str):
+            call = block["id"] = f"{id}#{number}"
+        elif kind == "tool_result" and not isinstance(block.get("tool_use_id"), str):
+            block["tool_use_id"] = call or f"{id}#?"
+        if kind != "text" or block.get("text"):
+            blocks.append(block)
+    text = message.get("text")
+    # It repeats the content, or says only that something cannot be shown.
+    said = any(block.get("type") == "text" for block in blocks)
+    said = said or (len(blocks) > 0 and _CLAUDE_AI_NOT_SHOWN.match(str(text)) is not None)
+    if not said:
+        blocks += map(_text, _strings(text))
+    for file in map(_dict, _list(message.get("attachments"))):
+        inside = file.get("extracted_content")
+        source: Json = {"type": "text", "media_type": "text/plain", "data": inside}
+        source = source if isinstance(inside, str) else {"type": "file"}
+        blocks.append(_file_block(file.get("file_name"), "text/plain", source))
+    for file in map(_dict, _list(message.get("files"))):
+        uuid = _strings(file.get("file_uuid"))
+        source = {"type": "file", "file_id": uuid[0]} if uuid else {"type": "file"}
+        blocks.append(_file_block(file.get("file_name"), None, source))
+    return blocks
+
+
+def read_claude_ai(stream: BinaryIO) -> Iterator[Draft]:
+    """The conversations of an export, one by one."""
+    documents = Documents(stream, is_claude_ai_talk)
+    for found in documents:
+        if found.value is None:
+            yield _broken("claude-ai", found)
+        else:
+            yield _ClaudeAiTalk(documents, found, found.value).finish
+
+
+# ================================================================================================
+# 11. OpenCode
+#
+# What `opencode export` prints: {"info", "messages": [{"info", "parts"}]}. Section 12 makes the
+# same of a database and of a storage folder. There are no links: time is the order.
+# ================================================================================================
+
+
+def is_opencode_talk(record: Json) -> bool:
+    """Whether this looks like a session of OpenCode, or one of its messages cut out of it."""
+    if not isinstance(record.get("info"), dict):
+        return False
+    if isinstance(record.get("messages"), list):
+        return True
+    return isinstance(record.get("parts"), list) and "sessionID" in record["info"]
+
+
+class _OpencodeTalk:
+    __slots__ = ("cwd", "documents", "out", "revert", "seen", "spots", "trigger")
+
+    def __init__(self, documents: Documents, found: Found, info: Json) -> None:
+        self.documents = documents
+        self.out = out = _begin_talk("opencode", self.content)
+        out.session = native_id(info.get("id"))
+        out.part = 0 if out.session else found.line
+        out.title = _title_of(info.get("title"))
+        out.cwd = self.cwd = _path_in({"cwd": info.get("directory")})
+        out.time = _milliseconds(_dict(info.get("time")).get("created"))
+        _note_mended(out, found)
+        revert = info.get("revert")
+        if isinstance(revert, str):  # as a database has it
+            revert = _given(revert)
+        self.revert: Json = _dict(revert)
+        self.trigger: Json | None = None  # the compaction that a summary must follow
+        self.seen: dict[str, int] = {}  # id -> entry
+        # Of each message: time, id, number, offset of its document, index there (-1: it alone).
+        self.spots: list[tuple[int, str, int, int, int]] = []
+
+    def add(self, message: object, offset: int, index: int) -> None:
+        """Count one message."""
+        out = self.out
+        out.counts.records += 1
+        number = len(self.spots) + 1
+        info = _dict(_dict(message).get("info"))
+        time = _dict(info.get("time")).get("created")
+        last = self.spots[-1][0] if self.spots else 0
+        time = time if type(time) is int else last
+        id = native_id(info.get("id")) or f"{out.session}#{number}"
+        self.spots.append((time, id, number, offset, index))
+
+    def read_all(self) -> Draft:
+        """Make entries of the messages, in order of time."""
+        out = self.out
+        undone = self.revert.get("messageID")
+        stays: int | None = None  # how many entries an undo left
+        for spot in sorted(self.spots):
+            if spot[1] == undone and stays is None:
+                stays = len(out.entries) + isinstance(self.revert.get("partID"), str)
+            self._take(spot)
+        for index, entry in enumerate(out.entries):
+            entry.parent = index - 1 if index else ROOT
+        if stays is not None and stays < len(out.entries):
+            out.undone = True
+            out.active = stays - 1 if stays else None
+        elif out.entries:
+            out.active = len(out.entries) - 1
+        return self.finish
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        for entry in self.out.entries:
+            entry.node = known(entry.id)
+        return self.out
+
+    def _take(self, spot: tuple[int, str, int, int, int]) -> None:
+        _, id, number, offset, index = spot
+        out = self.out
+        message = self._message(offset, index)
+        info, parts = _dict(_dict(message).get("info")), _list(_dict(message).get("parts"))
+        role = info.get("role")
+        if role not in ("user", "assistant") or _is_too_deep(message):
+            _no_record(out, number, "is no message")
+            return
+        if id in self.seen:
+            first = out.entries[self.seen[id]].pieces[0]
+            _known_again(out, number, self._message(first.offset, first.index) == message)
+            return
+        if role == "user":
+            triggers = [part for part in map(_dict, parts) if part.get("type") == "compaction"]
+            self.trigger = triggers[0] if triggers else None
+            if triggers and not _opencode_blocks(parts):
+                _count(out.counts.skipped, "compaction trigger")
+                return
+        self.seen[id] = len(out.entries)
+        entry = Entry(role, Piece(id, Found(None, number, offset, index)))
+        entry.error = isinstance(info.get("error"), dict)
+        if role == "assistant" and info.get("summary") is True and not entry.error:
+            entry.role = "summary"
+            entry.compaction = self._compaction()
+        out.entries.append(entry)
+
+    def _compaction(self) -> Compaction:
+        trigger, self.trigger = self.trigger, None
+        if trigger is None:
+            return Compaction(None)
+        told = Compaction("auto" if trigger.get("auto") is True else "manual")
+        tail = trigger.get("tail_start_id")
+        start = self.seen.get(tail) if isinstance(tail, str) else None
+        if start is not None:
+            told.kept = list(range(start, len(self.out.entries)))
+        return told
+
+    def _message(self, offset: int, index: int) -> object:
+        document = self.documents.at(offset)
+        if index < 0:
+            return document
+        messages = _list(document.get("messages"))
+        if index >= len(messages):
+            raise rewritten(offset)
+        return messages[index]
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        piece = entry.pieces[0]
+        message = self._message(piece.offset, piece.index)
+        if not isinstance(message, dict) or not isinstance(message.get("info"), dict):
+            raise rewritten(piece.offset)
+        info = message["info"]
+        blocks = _opencode_blocks(_list(message.get("parts")))
+        error = _dict(info.get("error"))
+        if error and not blocks:
+            told = _strings(error.get("name"), _dict(error.get("data")).get("message"))
+            blocks = [_text(f"[error] {': '.join(told)}")]
+        content = _render(blocks)
+        content.time = _milliseconds(_dict(info.get("time")).get("created"))
+        content.cwd = _path_in(_dict(info.get("path"))) or self.cwd
+        usage = info.get("tokens")
+        if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+            content.usage = usage
+        return content
+
+
+def _milliseconds(value: object) -> int | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return parse_time(value / 1000 if abs(value) < 1000 * SECONDS_MAX else None)
+    return None
+
+
+def _opencode_blocks(parts: list[Any]) -> list[Json]:
+    """What the parts of a message say. Injected text and state say nothing."""
+    blocks: list[Json] = []
+    for number, part in enumerate(map(_dict, parts)):
+        kind, text = part.get("type"), part.get("text")
+        if kind == "text" and isinstance(text, str) and part.get("synthetic") is not True:
+            blocks.append(_text(text))
+        elif kind == "reasoning" and isinstance(text, str):
+            blocks.append({"type": "thinking", "thinking": text})
+        elif kind == "file":
+            blocks.append(_opencode_file(part))
+        elif kind == "subtask":
+            said = ": ".join(_strings(part.get("agent"), part.get("prompt")))
+            blocks.append(_text(f"[subtask] {said}"))
+        elif kind == "tool":
+            blocks += _opencode_tool(part, number)
+    return blocks
+
+
+def _opencode_file(part: Json) -> Json:
+    media = part.get("mime")
+    return _file_block(part.get("filename"), media, _from_url(part.get("url"), media))
+
+
+def _opencode_tool(part: Json, number: int) -> list[Json]:
+    """The call and, if it ended, its result."""
+    state = _dict(part.get("state"))
+    id = native_id(part.get("callID")) or native_id(part.get("id")) or f"call {number}"
+    name = native_id(part.get("tool")) or "tool"
+    blocks: list[Json] = [
+        {"type": "tool_use", "id": id, "name": name, "input": _dict(state.get("input"))}
+    ]
+    if state.get("status") == "completed":
+        said = state.get("output")
+        content: Any = said if isinstance(said, str) else ""
+        files = [_opencode_file(file) for file in map(_dict, _list(state.get("attachments")))]
+        if files:
+            content = [_text(content), *files]
+        blocks.append({"type": "tool_result", "tool_use_id": id, "content": content})
+    elif state.get("status") == "error":
+        said = state.get("error")
+        content = said if isinstance(said, str) else ""
+        result = {"type": "tool_result", "tool_use_id": id, "content": content, "is_error": True}
+        blocks.append(result)
+    return blocks
+
+
+def read_opencode(stream: BinaryIO) -> Iterator[Draft]:
+    """The sessions in a stream, one by one. Messages cut out of a damaged one count as one."""
+    documents = Documents(stream, is_opencode_talk)
+    loose: _OpencodeTalk | None = None
+    for found in documents:
+        document = found.value
+        if document is not None and "messages" not in document and is_opencode_talk(document):
+            session = {"id": document["info"].get("sessionID")}
+            if loose is not None and loose.out.session != native_id(session["id"]):
+                yield loose.read_all()
+                loose = None
+            loose = loose or _OpencodeTalk(documents, found, session)
+            loose.add(document, found.offset, -1)
+            continue
+        if loose is not None:
+            yield loose.read_all()
+            loose = None
+        if document is None:
+            yield _broken("opencode", found)
+            continue
+        talk = _OpencodeTalk(documents, found, _dict(document.get("info")))
+        messages = document.get("messages")
+        if not isinstance(messages, list):
+            why = _strings(document.get("why")) or ["it has no messages"]
+            talk.out.notes.add("no messages", f"conversation {found.line}: {why[0]}")
+            talk.out.counts.records = talk.out.counts.bad = 1
+            messages = []
+        for index, message in enumerate(messages):
+            talk.add(message, found.offset, index)
+        yield talk.read_all()
+    if loose is not None:
+        yield loose.read_all()
+
+
+# ================================================================================================
+# 12. Plain arrays
+#
+# Messages as the APIs of OpenAI and Anthropic take them: an array of them, or a request with
+# `messages` and for Anthropic `system`. There are no ids: a message is known by what it says and
+# what it hangs on. Both share these, since a talk without tools may be of either.
+# ================================================================================================
+
+_OPENAI_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_OPENAI_PARTS = ("image_url", "input_audio", "refusal", "file", "input_text", "output_text")
+_ANTHROPIC_BLOCKS = (
+    "tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document",
+    "server_tool_use",
+)  # fmt: skip
+
+
+def is_array_message(record: Json) -> bool:
+    """Whether this looks like a message as an API takes it."""
+    if not isinstance(record.get("role"), str) or record["role"] not in _OPENAI_ROLES:
+        return False
+    content = record.get("content")
+    said = isinstance(content, (str, list)) or (content is None and "content" in record)
+    return said or "tool_calls" in record or "function_call" in record
+
+
+def is_array_request(record: Json) -> bool:
+    """Whether this looks like a request, or another object around such messages."""
+    messages = record.get("messages")
+    return isinstance(messages, list) and any(
+        isinstance(each, dict) and is_array_message(each) for each in messages
+    )
+
+
+def array_dialect(record: Json) -> str | None:
+    """ "openai" or "anthropic" for a message or request that shows which; else None."""
+    if is_array_request(record):
+        if isinstance(record.get("system"), (str, list)):
+            return "anthropic"
+        found = [array_dialect(each) for each in record["messages"] if isinstance(each, dict)]
+        return next((each for each in found if each is not None), None)
+    if not is_array_message(record):
+        return None
+    if record["role"] not in ("user", "assistant"):
+        return "openai"
+    if any(name in record for name in ("tool_calls", "function_call", "tool_call_id")):
+        return "openai"
+    content = record.get("content")
+    if _has_block(content, *_ANTHROPIC_BLOCKS):
+        return "anthropic"
+    return "openai" if _has_block(content, *_OPENAI_PARTS) else None
+
+
+def is_array_value(record: Json) -> bool:
+    """Whether this is a message or a request."""
+    return is_array_message(record) or is_array_request(record)
+
+
+class _ArrayTalk:
+    __slots__ = ("answers", "call", "documents", "last", "mended", "number", "out")
+
+    def __init__(self, format: str, documents: Documents, part: int) -> None:
+        self.documents = documents
+        self.out = out = Transcript(format, False, self.content)
+        out.space, out.unit, out.part = "array", "message", part
+        self.answers: dict[int, str] = {}  # number of a result without a call's id -> that id
+        self.call: str | None = None  # id of the last call
+        self.last = ""  # id of the message before
+        self.number = 0
+        self.mended = False
+
+    def add_request(self, found: Found, request: Json) -> None:
+        """Take the messages of a request, its system prompt first."""
+        system = request.get("system")
+        if _array_blocks("system", {"content": system}, 0, None):
+            self._add({"role": "system", "content": system}, found, -2)
+        for index, message in enumerate(_list(request.get("messages"))):
+            self._add(message, found, index)
+        self.out.title = _title_of(request.get("title"))
+
+    def add(self, found: Found) -> None:
+        """Take one message that stands alone."""
+        self._add(found.value, found, -1)
+
+    def _add(self, message: object, found: Found, index: int) -> None:
+        out = self.out
+        self.number += 1
+        out.counts.records += 1
+        if found.mended and not self.mended:
+            self.mended = True
+            out.notes.add("lone surrogate", f"message {self.number}: half a character, now U+FFFD")
+        if not isinstance(message, dict) or not is_array_message(message):
+            words = "is torn" if found.torn else "is no message"
+            _no_record(out, self.number, words)
+            return
+        if _is_too_deep(message):
+            _no_record(out, self.number, "is nested too deep")
+            return
+        role = _OPENAI_ROLES[message["role"]]
+        if role == "tool":
+            call = native_id(message.get("tool_call_id")) or self.call
+            if call is not None:
+                self.answers[self.number] = call
+        blocks = _array_blocks(role, message, self.number, self.answers.get(self.number))
+        said = [self.last, role, list(map(_without_marks, blocks))]
+        exact = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        id = self.last = "#" + sha256(exact.encode())
+        piece = Piece(id, Found(None, self.number, found.offset, index))
+        entry = Entry(role, piece)
+        entry.calls = role == "assistant" and _has_block(blocks, "tool_use")
+        for block in blocks if entry.calls else ():
+            if block.get("type") == "tool_use":
+                self.call = native_id(block.get("id"))
+        if role == "tool":
+            entry.results = True
+        elif role == "user" and _has_block(blocks, "tool_result"):
+            entry.results = True
+            only = all(_has_block([block], "tool_result") for block in blocks)
+            entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+        entry.parent = len(out.entries) - 1 if out.entries else ROOT
+        out.entries.append(entry)
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript; there are no ids that `known` could have a say in."""
+        if self.out.entries:
+            self.out.active = len(self.out.entries) - 1
+        return self.out
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        piece = entry.pieces[0]
+        document = self.documents.at(piece.offset)
+        message: object = document
+        if piece.index == -2:
+            message = {"role": "system", "content": document.get("system")}
+        elif piece.index >= 0:
+            messages = _list(document.get("messages"))
+            message = messages[piece.index] if piece.index < len(messages) else None
+        if not isinstance(message, dict) or not is_array_message(message):
+            raise rewritten(piece.offset)
+        role = _OPENAI_ROLES[message["role"]]
+        content = _render(_array_blocks(role, message, piece.line, self.answers.get(piece.line)))
+        usage = message.get("usage")
+        if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+            content.usage = usage
+        return content
+
+
+def _without_marks(block: Json) -> Json:
+    """`block` without what moves from request to request."""
+    block = {name: value for name, value in block.items() if name != "cache_control"}
+    if isinstance(block.get("content"), list):
+        inner = block["content"]
+        block["content"] = [_without_marks(b) if isinstance(b, dict) else b for b in inner]
+    return block
+
+
+def _array_blocks(role: str, message: Json, number: int, call: str | None) -> list[Json]:
+    """The blocks of a message; `call` is what it answers, for the role tool."""
+    content = message.get("content")
+    blocks = [_text(content)] if isinstance(content, str) and content else []
+    for part in _list(content):
+        if isinstance(part, str):
+            part = _text(part)
+        if isinstance(part, dict):
+            blocks.append(_openai_part(part))
+    for name in ("reasoning_content", "refusal"):
+        for text in _strings(message.get(name)):
+            thinking = {"type": "thinking", "thinking": text}
+            blocks.insert(0, thinking if name == "reasoning_content" else _text(text))
+    if role == "tool":
+        plain = blocks[0]["text"] if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} else ""
+        if call is not None:
+            inner: Any = plain or blocks or ""
+            return [{"type": "tool_result", "tool_use_id": call, "content": inner}]
+    calls = [*map(_dict, _list(message.get("tool_calls")))]
+    old = message.get("function_call")
+    if isinstance(old, dict):
+        calls.append({"function": old})
+    for index, each in enumerate(calls):
+        blocks.append(_openai_call(each, f"#{number}.{index}"))
+    return blocks
+
+
+def _openai_call(call: Json, id: str) -> Json:
+    told = _dict(call.get("function")) or _dict(call.get("custom"))
+    given = told.get("arguments", told.get("input"))
+    name = native_id(told.get("name")) or "tool"
+    id = native_id(call.get("id")) or id
+    return {"type": "tool_use", "id": id, "name": name, "input": _given(given)}
+
+
+def _openai_part(part: Json) -> Json:
+    """A part of OpenAI as a block; others are blocks already."""
+    kind = part.get("type")
+    if kind in ("input_text", "output_text") and isinstance(part.get("text"), str):
+        return _text(part["text"])
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return _text(part["refusal"])
+    if kind == "image_url":
+        url = part.get("image_url")
+        url = url.get("url") if isinstance(url, dict) else url
+        return {"type": "image", "source": _from_url(url, None)}
+    if kind == "input_audio":
+        told = _dict(part.get("input_audio"))
+        media = f"audio/{''.join(_strings(told.get('format'))) or 'unknown'}"
+        source = {"type": "base64", "media_type": media, "data": told.get("data")}
+        return {"type": "audio", "source": source}
+    if kind == "file":
+        told = _dict(part.get("file"))
+        source = _from_url(told.get("file_data"), None)
+        if source == {"type": "file"} and _strings(told.get("file_id")):
+            source["file_id"] = told["file_id"]
+        return _file_block(told.get("filename"), source.get("media_type"), source)
+    return part
+
+
+def _read_arrays(format: str, stream: BinaryIO) -> Iterator[Draft]:
+    documents = Documents(stream, is_array_value)
+    talk: _ArrayTalk | None = None  # of the messages that stand alone
+    part = 0
+    for found in documents:
+        if found.value is not None and is_array_request(found.value):
+            request = _ArrayTalk(format, documents, part)
+            request.add_request(found, found.value)
+            part += 1
+            yield request.finish
+        else:
+            talk = talk or _ArrayTalk(format, documents, part)
+            talk.add(found)
+    if talk is not None:
+        talk.out.part = part
+        yield talk.finish
+
+
+def read_openai(stream: BinaryIO) -> Iterator[Draft]:
+    """The one conversation of an array, or of each request of a file."""
+    return _read_arrays("openai", stream)
+
+
+def read_anthropic(stream: BinaryIO) -> Iterator[Draft]:
+    """The one conversation of an array, or of each request of a file."""
+    return _read_arrays("anthropic", stream)
+
+
+# ================================================================================================
+# 13. timeline-json
 #
 # Documents that `tl export --format json` writes: a whole timeline, or a part of one path. What is
 # wrong with one is an error that says where; nothing of it is read in then. A document is held as
@@ -2003,27 +3303,29 @@ def _document_json(raw: bytes, where: str) -> object:
 
 
 # ================================================================================================
-# 9. Formats
+# 14. Formats
 # ================================================================================================
 
 
 class Format:
     """One reader. `accepts` tells its records from those of others, by content alone; `family`
     says of a record which session it is of, and of which that is a fork (None: nothing does).
+    `whole`: its files are JSON documents, not lines.
 
-    `read` takes in all lines and asks no database. It returns a draft of each conversation, which
-    makes the transcript, once, from `known`: the node that carries a native id already.
+    `read` takes in a conversation after the other and asks no database. It gives a draft of each,
+    which makes the transcript, once, from `known`: the node that carries a native id already.
     `document` reads what is no transcript but a tree.
     """
 
-    __slots__ = ("accepts", "document", "family", "name", "read")
+    __slots__ = ("accepts", "document", "family", "name", "read", "whole")
 
     def __init__(
         self,
         name: str,
         accepts: Callable[[Json], bool],
-        read: Callable[[BinaryIO], list[Draft]],
+        read: Callable[[BinaryIO], Iterable[Draft]],
         family: Callable[[Json], tuple[str, str | None] | None] | None = None,
+        whole: bool = False,
         document: Callable[[BinaryIO], Document] | None = None,
     ) -> None:
         self.document = document
@@ -2031,12 +3333,19 @@ class Format:
         self.accepts = accepts
         self.read = read
         self.family = family
+        self.whole = whole
 
 
 TIMELINE_JSON = Format("timeline-json", lambda _: False, lambda _: [], document=Document)
+_OPENAI = Format("openai", lambda r: array_dialect(r) == "openai", read_openai, whole=True)
 FORMATS = (
     Format("claude-code", is_claude_record, read_claude_code, claude_family),
     Format("messages", is_message_record, read_messages),
+    Format("chatgpt", is_chatgpt_talk, read_chatgpt, whole=True),
+    Format("claude-ai", is_claude_ai_talk, read_claude_ai, whole=True),
+    Format("opencode", is_opencode_talk, read_opencode, whole=True),
+    _OPENAI,
+    Format("anthropic", lambda r: array_dialect(r) == "anthropic", read_anthropic, whole=True),
     TIMELINE_JSON,
 )
 
@@ -2047,18 +3356,44 @@ def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     stream.seek(0)
     if DOCUMENT_MARK.match(stream.read(BLANK_BYTES)):
         return TIMELINE_JSON, ""
+    window = _Window(stream, 0)
+    array = window.skip() and window.text[window.place] == "["
+    # First, because all of an array may stand on one line.
+    format = _recognize_documents(stream, array) if array else None
+    if format is not None:
+        return format, ""
     for record in Lines(stream, lambda _: False).head():
         why = "JSON of no known format"
         if record.get("timeline") == "log":
             return None, "a Timeline database"
         for format in FORMATS:
-            if format.accepts(record):
+            if not format.whole and format.accepts(record):
                 return format, ""
+    format = None if array else _recognize_documents(stream, array)
+    if format is not None:
+        return format, ""
+    if why == "no JSON" and any(True for _ in Documents(stream, lambda _: False).head()):
+        why = "JSON of no known format"
     return None, "empty" if empty else why
 
 
+def _recognize_documents(stream: BinaryIO, array: bool) -> Format | None:
+    """The format of JSON documents; of messages that stand alone only in an array."""
+    whole = [format for format in FORMATS if format.whole]
+    plain = False
+    documents = Documents(stream, lambda r: any(format.accepts(r) for format in whole))
+    for record in documents.head():
+        if is_array_message(record) and not array:
+            continue
+        plain = plain or is_array_value(record)
+        for format in whole:
+            if format.accepts(record):
+                return format
+    return _OPENAI if plain else None
+
+
 # ================================================================================================
-# 10. Layout
+# 15. Layout
 #
 # From the client's own chain to our tree; pure. A place in the tree is a number: a node that is
 # there already (0: the root), or -1, -2, ... for the steps of the plan.
@@ -2264,7 +3599,8 @@ class _Layout:
                 late = True
                 self.transcript.notes.add(
                     "late result",
-                    f"line {entry.line}: a tool result after the talk went on; kept beside it",
+                    f"{self.transcript.at(entry)}: a tool result after the talk went on; kept "
+                    "beside it",
                 )
             else:
                 self._chain(index, call)
@@ -2350,7 +3686,7 @@ class _Layout:
         if index < 0:
             return None
         place = self.spot.get(index, self.plan.place[index])
-        while place in self.newest_child and place is not None:
+        while place in self.newest_child and place is not None and not self.transcript.undone:
             place = self.newest_child[place]
         return place
 
@@ -2361,7 +3697,7 @@ def lay_out(transcript: Transcript, ground: Ground) -> Plan:
 
 
 # ================================================================================================
-# 11. Names
+# 16. Names
 # ================================================================================================
 
 
@@ -2394,7 +3730,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
         if step.kind == MESSAGE:
             top = place
         place = step.parent
-        if place == 0 or plan.children[place] > 1:
+        if place == 0 or place == plan.active or plan.children[place] > 1:
             return top
     if place != leaf and ground.has_child(place):
         return top
@@ -2403,7 +3739,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
 
 
 # ================================================================================================
-# 12. Database
+# 17. Database
 #
 # The only section that writes, and only through `tx`, an open import transaction of the engine.
 # ================================================================================================
@@ -3000,7 +4336,8 @@ class _Landing:
         if len(entry.pieces) < len(stored.get("ids", ())) and stored["text"].startswith(text):
             return False
         self.transcript.notes.add(
-            "changed", f"line {entry.line}: n{node} was read with another text, which stays"
+            "changed",
+            f"{self.transcript.at(entry)}: n{node} was read with another text, which stays",
         )
         return True
 
@@ -3014,7 +4351,8 @@ def _bring_in(
     db: Database, tx: Importing, transcript: Transcript, path: str, settings: _Settings
 ) -> _Landing:  # fmt: skip
     """Write what `transcript` adds to the database. The result can say what became of it."""
-    session = f"{transcript.format}\0{transcript.session or shown(os.path.realpath(path))}"
+    name = transcript.session or shown(os.path.realpath(path)) + "#" * (transcript.part > 0)
+    session = f"{transcript.space}\0{name}{transcript.part or ''}"
     home = _find_home(tx, transcript, session, settings.into) if transcript.entries else None
     _look_up(tx, transcript, home)
     landing = _Landing(db, tx, transcript, home, session, settings)
@@ -3023,7 +4361,7 @@ def _bring_in(
 
 
 # ================================================================================================
-# 13. Documents into the database
+# 18. Planting
 #
 # A node is known if it carries one of the document's identities and hangs where it hangs there, so
 # what a database holds of a document always has its shape. Marks are added, never taken away, and
@@ -3634,7 +4972,7 @@ class _Limbs:
 
 
 # ================================================================================================
-# 14. Files
+# 19. Files
 # ================================================================================================
 
 
@@ -3652,6 +4990,16 @@ class _Item:
         self.family: tuple[str, str | None] | None = None
         self.waited = False
         self.trouble = trouble  # why it cannot be read, known before it is tried
+
+    def find_format(self, forced: Format | None) -> str:
+        """Find the format and the family; "" if it was found, else why it was not."""
+        with self.open() as stream:
+            self.format, why = (forced, "") if forced else recognize(stream)
+            if self.format is not None and self.format.family is not None:
+                head = Lines(stream, self.format.accepts).head()
+                families = map(self.format.family, head)
+                self.family = next((each for each in families if each is not None), None)
+            return why
 
     def open(self) -> Any:
         """The content as a binary stream that can seek.
@@ -3745,10 +5093,12 @@ def _members(file: str, named: bool) -> list[_Item]:
     """The file itself, or what lies in it if it is a ZIP."""
     try:
         with open(file, "rb") as stream:
-            packed = stream.read(2) == b"PK"
+            begin = stream.read(len(_SQLITE_MAGIC))
     except OSError:
-        packed = False
-    if packed:
+        begin = b""
+    if begin == _SQLITE_MAGIC:
+        return [_DatabaseItem(file, None, named)]
+    if begin.startswith(b"PK"):
         import zipfile
 
         try:
@@ -3765,13 +5115,7 @@ def _why_not(item: _Item, forced: Format | None) -> str:
     if item.trouble:
         return item.trouble
     try:
-        with item.open() as stream:
-            item.format, why = (forced, "") if forced else recognize(stream)
-            if item.format is not None and item.format.family is not None:
-                head = Lines(stream, item.format.accepts).head()
-                families = map(item.format.family, head)
-                item.family = next((each for each in families if each is not None), None)
-            return why
+        return item.find_format(forced)
     except Unreadable as error:
         return str(error)
     except OSError as error:
@@ -3819,17 +5163,24 @@ def _survey(paths: Sequence[str], format: str) -> tuple[list[_Item], list[Json]]
         InvalidArgument: such a file was named itself, or there is nothing else.
     """
     forced = _format_named(format)
-    items, unrecognized = [], []
+    items, unrecognized, storage = [], [], _Storage()
     for item in _items(paths):
+        # Only what is of no format by itself, unless the caller says what it is.
+        if forced is not None and forced.name == "opencode" and storage.take(item):
+            continue
         why = _why_not(item, forced)
         if not why:
             items.append(item)
+            continue
+        if forced is None and storage.take(item):
             continue
         unrecognized.append({"path": item.path, "why": why})
         if item.named:
             raise timeline.InvalidArgument(
                 f"{item.path} is no transcript that can be read: {why}", unrecognized=unrecognized
             )
+    unrecognized += storage.finish()
+    items += storage.sessions.values()
     if not items:
         first = f" ({unrecognized[0]['path']}: {unrecognized[0]['why']})" if unrecognized else ""
         raise timeline.InvalidArgument(
@@ -3884,13 +5235,14 @@ def import_paths(
         raise timeline.InvalidArgument("ids is for one document that `tl export` wrote as json")
     while batch.queue:
         with batch.open_next() as file:
-            with db.importing(key) as tx:
-                if tx.earlier is not None:  # the same request, carried out meanwhile
-                    return tx.earlier
-                file.bring_in(db, tx, settings)
-            if file.landings:
-                with db.importing(dry_run=True) as questions:
-                    batch.take_rows(file, questions)
+            while batch.read_more(file):
+                with db.importing(key) as tx:
+                    if tx.earlier is not None:  # the same request, carried out meanwhile
+                        return tx.earlier
+                    file.bring_in(db, tx, settings)
+                if file.landings:
+                    with db.importing(dry_run=True) as questions:
+                        batch.take_rows(file, questions)
     batch.check()
     if key is not None:
         with db.importing(key) as tx:
@@ -3907,8 +5259,9 @@ def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Setting
         batch = _Batch(*_survey(paths, format))
         while batch.queue:
             with batch.open_next() as file:
-                file.bring_in(db, tx, settings)
-                batch.take_rows(file, tx)
+                while batch.read_more(file):
+                    file.bring_in(db, tx, settings)
+                    batch.take_rows(file, tx)
     batch.check()
     return batch.result
 
@@ -3924,10 +5277,23 @@ class _Batch:
         self.result: Json = {"timelines": [], "unrecognized": unrecognized}
 
     def open_next(self) -> _File:
-        """Read the lines of the next file; of one that cannot be read, there are no drafts."""
+        """The next file; one that cannot be opened holds nothing."""
         item = self.queue.pop()
+        file = _File(self, item)
+        self._try(item, file.open)
+        return file
+
+    def read_more(self, file: _File) -> bool:
+        """Read the next conversations of a file; False if there are no more."""
+        if self._try(file.item, file.read_more) and (file.drafts or file.document):
+            return True
+        self._close(file)
+        return False
+
+    def _try(self, item: _Item, step: Callable[[], None]) -> bool:
         try:
-            return _File(self, item)
+            step()
+            return True
         except OSError as error:
             if item.named:
                 raise
@@ -3936,22 +5302,33 @@ class _Batch:
             if item.named:
                 raise type(error)(f"{item.path}: {error}", **error.data) from None
             self.leave_out(item, str(error))
-        return _File(self, None)
+        return False
 
     def take_rows(self, file: _File, tx: Importing) -> None:
         """Add what became of a file's records to the result."""
         for landing in file.landings:
             row = landing.row(tx)
-            assert file.item is not None
             if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
                 self.leave_out(file.item, "only records of a subagent, which belong to a session")
             elif row["bad"] and row["bad"] == row["records"]:
-                why = f"none of its {row['bad']} lines can be read: {row['warnings'][0]}"
-                self.leave_out(file.item, why)
-                if file.item.named:
-                    self.unread.append(f"{file.item.path}: {why}")
+                assert isinstance(landing, _Landing)  # what is planted is whole
+                file.poor.append((row, landing.transcript.unit))
             else:
+                file.rows += 1
                 self.result["timelines"].append(row)
+        file.landings = []
+
+    def _close(self, file: _File) -> None:
+        """Report conversations of which nothing could be read: beside others of their file as
+        rows, alone as a file that cannot be read."""
+        if file.rows:
+            self.result["timelines"] += [row for row, _ in file.poor]
+            return
+        for row, unit in file.poor:
+            why = f"none of its {row['bad']} {unit}s can be read: {row['warnings'][0]}"
+            self.leave_out(file.item, why)
+            if file.item.named:
+                self.unread.append(f"{file.item.path}: {why}")
 
     def check(self) -> None:
         """Raise InvalidArgument if a file that was named could not be read; the result is data."""
@@ -3963,29 +5340,45 @@ class _Batch:
 
 
 class _File:
-    """One file, its lines read: `drafts` until `bring_in` turns them into `landings`. Content is
-    read again from its stream, so it stays open until the `with` block is left."""
+    """One file: `read_more` reads conversations, `drafts`, and `bring_in` turns them into
+    `landings`. Content is read again from its stream, so it stays open until the `with` block is
+    left. `rows` counts the rows it has in the result, `poor` keeps those that hold nothing."""
 
-    __slots__ = ("_batch", "_stream", "document", "drafts", "item", "landings")
+    __slots__ = (
+        "_batch", "_left", "_stream", "document", "drafts", "item", "landings", "poor", "rows",
+    )  # fmt: skip
 
-    def __init__(self, batch: _Batch, item: _Item | None) -> None:
+    def __init__(self, batch: _Batch, item: _Item) -> None:
         self._batch = batch
         self.item = item
         self.drafts: list[Draft] = []
-        self.document: Document | None = None
+        self.document: Document | None = None  # until it was brought in
         self.landings: list[_Landing | _Planting] = []
+        self.rows = 0
+        self.poor: list[tuple[Json, str]] = []
         self._stream: BinaryIO | None = None
-        if item is None:
-            return
-        assert item.format is not None
-        self._stream = item.open()
+        self._left: Iterator[Draft] = iter(())
+
+    def open(self) -> None:
+        """Get ready to read."""
+        assert self.item.format is not None
+        self._stream = self.item.open()
+        assert self._stream is not None
         try:
-            if item.format.document is not None:
-                self.document = item.format.document(self._stream)
-            self.drafts = item.format.read(self._stream)
+            if self.item.format.document is not None:
+                self.document = self.item.format.document(self._stream)
+            self._left = iter(self.item.format.read(self._stream))
         except BaseException:
             self._stream.close()
             raise
+
+    def read_more(self) -> None:
+        """Read as many conversations as are written at once; none at the end."""
+        self.drafts = []
+        for draft in self._left:
+            self.drafts.append(draft)
+            if len(self.drafts) == CONVERSATIONS_AT_ONCE:
+                break
 
     def __enter__(self) -> _File:
         return self
@@ -3995,14 +5388,14 @@ class _File:
             self._stream.close()
 
     def bring_in(self, db: Database, tx: Importing, settings: _Settings) -> None:
-        """Write what the file adds. One that goes on from a file not read yet goes to the end of
-        the queue, once."""
-        item, queue = self.item, self._batch.queue
-        if item is None or item.format is None:
-            return
+        """Write what the conversations add. A file that goes on from one not read yet goes to the
+        end of the queue, once."""
+        item, queue, waiting = self.item, self._batch.queue, 0
+        assert item.format is not None
         format = item.format.name
         if self.document is not None:
             planting = _Planting(db, tx, self.document, item.path, settings)
+            self.document = None
             self.landings.append(planting)
             planting.write()
             return
@@ -4016,8 +5409,14 @@ class _File:
             if queue and not item.waited and _goes_on_elsewhere(tx, transcript):
                 item.waited = True
                 queue.insert(0, item)
+                self._left = iter(())
                 return
-            self.landings.append(_bring_in(db, tx, transcript, item.path, settings))
+            landing = _bring_in(db, tx, transcript, item.path, settings)
+            self.landings.append(landing)
+            waiting += landing.waiting
+            if waiting >= CHUNK_CHARS and not settings.dry_run:
+                tx.commit()
+                waiting = 0
 
 
 def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
@@ -4029,7 +5428,277 @@ def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
 
 
 # ================================================================================================
-# 15. Demo
+# 20. OpenCode on disk
+#
+# A database or a folder of small files, turned into what `opencode export` prints, a session a
+# line. Only reads: a database is opened so that SQLite writes nothing, not even beside it.
+# ================================================================================================
+
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_OPENCODE_TABLES = ("session", "message", "part")
+SQLITE_WAIT_S = 2.0  # for a lock that somebody holds
+PIECE_BYTES_MAX = 64 << 20  # of one small file
+
+
+class _DatabaseItem(_Item):
+    """A SQLite database; `open` gives its sessions as a stream."""
+
+    __slots__ = ()
+
+    def find_format(self, forced: Format | None) -> str:
+        if forced is not None and forced.name != "opencode":
+            return f"a SQLite database, which is not read as {forced.name}"
+        with self._connected() as base:
+            self._check(base)
+        self.format = _format_named("opencode")
+        return ""
+
+    def open(self) -> Any:
+        import tempfile
+
+        stream = tempfile.SpooledTemporaryFile(MEMBER_BYTES_IN_MEMORY)  # noqa: SIM115
+        try:
+            with self._connected() as base:
+                self._check(base)
+                for session in _sqlite_sessions(base):
+                    stream.write(compact_json(session).encode("utf-8", "surrogatepass") + b"\n")
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _connected(self) -> _Connected:
+        return _Connected(self.file)
+
+    @staticmethod
+    def _check(base: Any) -> None:
+        tables = {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
+        if not tables.issuperset(_OPENCODE_TABLES):
+            raise Unreadable("a SQLite database, but not one of OpenCode")
+
+
+class _Connected:
+    """A read-only connection to the SQLite database in `file`, closed at the end.
+
+    Raises:
+        Unreadable: it is locked or damaged.
+    """
+
+    __slots__ = ("_base", "_copies", "_file")
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._copies: Any = None
+        self._base: Any = None
+
+    def __enter__(self) -> Any:
+        from urllib.parse import quote
+
+        try:
+            import sqlite3
+        except ImportError:  # some systems leave it out
+            raise Unreadable("a database, and this Python has no sqlite3 to read it") from None
+        try:
+            path = os.path.abspath(self._place())
+            name = quote(os.fsencode(path if os.sep == "/" else "/" + path.replace(os.sep, "/")))
+            base = self._base = sqlite3.connect(
+                f"file:{name}?mode=ro{self._immutable()}", uri=True, timeout=SQLITE_WAIT_S
+            )
+            base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            base.row_factory = sqlite3.Row
+            base.execute("BEGIN")  # one state for all questions
+            base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException as error:
+            self.__exit__(type(error), error)
+            raise
+        return base
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
+        import sqlite3
+
+        if self._base is not None:
+            self._base.close()
+        if self._copies is not None:
+            self._copies.cleanup()
+        # Words about damage may quote it, and then are no UTF-8.
+        if isinstance(error, (sqlite3.Error, UnicodeError)):
+            words = f"the database cannot be read: {error!s:.200}"
+            if "locked" in str(error) or "busy" in str(error):
+                words = "the database is locked: close the program that writes to it, try again"
+            raise Unreadable(words) from None
+
+    def _place(self) -> str:
+        """The file to open. With a log but without the memory that is shared while it is open,
+        SQLite would make that beside it: so a copy of both is read."""
+        log = self._file + "-wal"
+        if not os.path.exists(log) or os.path.exists(self._file + "-shm"):
+            return self._file
+        import shutil
+        import tempfile
+
+        self._copies = tempfile.TemporaryDirectory()
+        copy = os.path.join(self._copies.name, "opencode.db")
+        shutil.copyfile(self._file, copy)
+        shutil.copyfile(log, copy + "-wal")
+        return copy
+
+    def _immutable(self) -> str:
+        """What keeps SQLite from making files beside a database that only would have a log."""
+        with open(self._file, "rb") as stream:
+            modes = stream.read(20)[18:20]
+        return "&immutable=1" if b"\2" in modes and not os.path.exists(f"{self._file}-wal") else ""
+
+
+def _sqlite_sessions(base: Any) -> Iterator[Json]:
+    """Each session with its messages and their parts; `why` instead of them where the database is
+    damaged."""
+    import sqlite3
+
+    order = "SELECT * FROM session ORDER BY time_created, id"
+    for row in base.execute(order).fetchall():
+        session = dict(row)
+        names = ("id", "title", "directory", "revert")
+        info: Json = {name: _sqlite_plain(session.get(name)) for name in names}
+        info["time"] = {"created": _sqlite_plain(session.get("time_created"))}
+        try:
+            yield {"info": info, "messages": _sqlite_messages(base, session.get("id"))}
+        except (sqlite3.DatabaseError, UnicodeError) as error:
+            yield {"info": info, "messages": None, "why": f"{error!s:.200}"}
+
+
+def _sqlite_messages(base: Any, session: object) -> list[Json]:
+    parts: dict[object, list[object]] = {}
+    asked = "SELECT * FROM part WHERE session_id = ? ORDER BY id"
+    for row in base.execute(asked, (session,)):
+        parts.setdefault(row["message_id"], []).append(_sqlite_data(row))
+    asked = "SELECT * FROM message WHERE session_id = ? ORDER BY id"
+    return [
+        {"info": _sqlite_data(row), "parts": parts.get(row["id"], [])}
+        for row in base.execute(asked, (session,))
+    ]
+
+
+def _sqlite_plain(value: object) -> object:
+    return value if isinstance(value, (str, int)) else None
+
+
+def _sqlite_data(row: Any) -> Json | None:
+    """The JSON of a row, with its id; None if it is damaged."""
+    data = row["data"]
+    if isinstance(data, bytes):
+        data, _ = decode_line(data)
+    try:
+        value, _ = _scan_document(data.strip(), 0) if isinstance(data, str) else (None, 0)
+    except (ValueError, RecursionError):
+        return None
+    return {**value, "id": _sqlite_plain(row["id"])} if isinstance(value, dict) else None
+
+
+class _StorageItem(_Item):
+    """A session of an OpenCode storage folder; `pieces` are its files, by what they hold."""
+
+    __slots__ = ("messages", "parts", "session")
+
+    def __init__(self, first: _Item) -> None:
+        super().__init__(first.file, first.member, False)
+        self.format = _format_named("opencode")
+        self.session: _Item | None = None
+        self.messages: dict[str, _Item] = {}
+        self.parts: dict[str, dict[str, _Item]] = {}
+
+    def open(self) -> Any:
+        import io
+
+        id = next(iter(self.messages), None)
+        info = _piece_in(self.session) if self.session is not None else None
+        messages = []
+        for message, item in sorted(self.messages.items()):
+            found = _piece_in(item)
+            id = _dict(found).get("sessionID", id)
+            files = sorted(self.parts.get(message, {}).items())
+            parts = [each for each in (_piece_in(file) for _, file in files) if each is not None]
+            messages.append({"info": found, "parts": parts})
+        document = {"info": info or {"id": id}, "messages": messages}
+        return io.BytesIO(compact_json(document).encode("utf-8", "surrogatepass"))
+
+
+def _piece_in(item: _Item) -> Json | None:
+    """The one object of a small file; None if it holds anything else."""
+    try:
+        with item.open() as stream:
+            raw = stream.read(PIECE_BYTES_MAX + 1)
+    except Unreadable:
+        return None
+    text, _ = decode_line(raw)
+    try:
+        value, end = _scan_document(text.lstrip(), 0)
+    except (ValueError, RecursionError):
+        return None
+    whole = len(raw) <= PIECE_BYTES_MAX and not text.lstrip()[end:].strip()
+    return value if whole and isinstance(value, dict) else None
+
+
+def storage_kind(piece: Json) -> str | None:
+    """ "session", "message" or "part" for an object of an OpenCode storage folder, else None."""
+    if not isinstance(piece.get("id"), str) or "info" in piece:
+        return None
+    if isinstance(piece.get("messageID"), str):
+        return "part" if isinstance(piece.get("type"), str) else None
+    if isinstance(piece.get("sessionID"), str):
+        return "message" if piece.get("role") in ("user", "assistant") else None
+    is_session = "projectID" in piece and isinstance(piece.get("time"), dict)
+    return "session" if is_session and "directory" in piece else None
+
+
+class _Storage:
+    """Puts the small files of storage folders together again."""
+
+    __slots__ = ("_loose", "_owner", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, _StorageItem] = {}
+        self._owner: dict[str, str] = {}  # message -> session
+        self._loose: list[tuple[str, str, _Item]] = []  # message, part, file
+
+    def take(self, item: _Item) -> bool:
+        """Whether the file is a piece of a session; then it is kept."""
+        if item.trouble or item.named or isinstance(item, _DatabaseItem):
+            return False
+        try:
+            piece = _piece_in(item)
+        except OSError:
+            return False
+        kind = storage_kind(piece) if piece is not None else None
+        if piece is None or kind is None:
+            return False
+        if kind == "part":
+            self._loose.append((piece["messageID"], piece["id"], item))
+            return True
+        session = piece["id"] if kind == "session" else piece["sessionID"]
+        whole = self.sessions.setdefault(session, _StorageItem(item))
+        if kind == "message":
+            whole.messages.setdefault(piece["id"], item)
+            self._owner.setdefault(piece["id"], session)
+        elif whole.session is None:
+            whole.session = item
+            whole.path = item.path
+        return True
+
+    def finish(self) -> list[Json]:
+        """Give the parts to their messages; those that have none are returned as unrecognized."""
+        left = []
+        for message, part, item in self._loose:
+            session = self._owner.get(message)
+            if session is None:
+                why = f"part of the OpenCode message {message:.80}, which is not here"
+                left.append({"path": item.path, "why": why})
+            else:
+                self.sessions[session].parts.setdefault(message, {}).setdefault(part, item)
+        return left
+
+
+# ================================================================================================
+# 21. Demo
 #
 # A session as Claude Code writes it: tools, parallel calls, a rewind, a compaction. Invented.
 # ================================================================================================
