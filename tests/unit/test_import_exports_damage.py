@@ -124,14 +124,15 @@ def test_cut_anywhere_at_length(bench: Bench, data: bytes, first: int) -> None:
         check_cuts(bench, data, seed, 5)
 
 
-def test_conversations_beside_a_broken_one_come_in(bench: Bench) -> None:
+@pytest.mark.parametrize("step", [310, pytest.param(31, marks=pytest.mark.slow)])
+def test_conversations_beside_a_broken_one_come_in(bench: Bench, step: int) -> None:
     for folder, second in (("chatgpt", "Hello, world"), ("claude-ai", "旧格式的问题")):
         data = (SAMPLES / folder / "conversations.json").read_bytes()
         if folder == "claude-ai":
             more = (SAMPLES / folder / "legacy-flat.json").read_bytes()
             data = data.rstrip().removesuffix(b"]") + b"," + more.lstrip().removeprefix(b"[")
         end = data.index(b"moderation_results" if folder == "chatgpt" else b'"name":""')
-        for place in range(3, end - 40, 31):
+        for place in range(3, end - 40, step):
             for spoilt in (b"", b'"', b"}", b"]", b"{", b"\xff\xfe", b"\\", b"\0\0\0"):
                 spoilt_data = data[:place] + spoilt + data[place + max(1, len(spoilt)) :]
                 db = bench.store()
