@@ -3547,6 +3547,7 @@ class _Limbs:
         """Bring the head of a branch made now to where it belongs, if it is not there."""
         here = here or self.targets[branch.number]
         if branch.number in self.late and here.head != self._head(branch):
+            self._thaw(self._head(branch))  # another branch may have taken it along here
             self.tx.move(self.tl, here.name, self._head(branch))
         self.late.discard(branch.number)
 

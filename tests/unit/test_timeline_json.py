@@ -438,6 +438,28 @@ def test_what_is_archived_here_stays_so_until_it_is_needed(fresh: Open, tmp_path
     assert {each["name"] for each in target.run("branches")} == {"main", "late"}
 
 
+def test_what_was_thawed_and_archived_anew_there_is_thawed_here_first(
+    fresh: Open, tmp_path: Path
+) -> None:
+    source, target = fresh(), fresh()
+    run = source.run
+    run("create", {})
+    run("append", {"role": "user", "text": "one"})
+    run("fork", {"node": "n1", "name": "old"})
+    for text in ("two", "three"):
+        run("append", {"role": "user", "text": text, "branch": "old"})
+    run("summarize", {"from": "n1", "to": "n3", "summary": "s"})
+    run("archive_branch", {"branch": "old", "scope": "own"})
+    brought(target, document_of(source, tmp_path / "1.json"))
+    run("thaw", {"node": "n3"})
+    run("fork", {"node": "n3", "name": "again"})
+    run("archive_branch", {"branch": "again", "scope": "own"})
+    brought(target, document_of(source, tmp_path / "2.json"))
+    assert plain(exported(target)) == plain(exported(source))
+    report = target.run("doctor", {"repair_to": str(tmp_path / "repaired.json")})
+    assert report["left_out"] == []
+
+
 def test_a_tree_goes_out_grows_and_comes_home(fresh: Open, tmp_path: Path) -> None:
     home, away = talk(fresh()), fresh()
     away.run("create", {})
