@@ -266,6 +266,19 @@ def test_branches_that_share_a_name_or_took_mains(fresh: Open, tmp_path: Path) -
     assert plain(exported(target)) == plain(exported(base))
 
 
+def test_a_branch_that_had_the_name_of_main_for_a_while(fresh: Open, tmp_path: Path) -> None:
+    base, target = fresh(), fresh()
+    run = base.run
+    run("create", {})
+    run("append", {"role": "user", "text": "one"})
+    run("rename", {"branch": "main", "to": "x"})
+    run("fork", {"node": "n1", "name": "main"})
+    run("drop_branch", {"name": "main"})
+    run("rename", {"branch": "x", "to": "main"})
+    brought(target, document_of(base, tmp_path / "d.json"))
+    assert plain(exported(target)) == plain(exported(base))
+
+
 def test_archived_branches_and_a_fork_at_a_summary_in_one(fresh: Open, tmp_path: Path) -> None:
     base, target = fresh(), fresh()
     run = base.run
