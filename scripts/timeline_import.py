@@ -4745,8 +4745,8 @@ class _Limbs:
     """Brings the branches of a timeline up to those of a document."""
 
     __slots__ = (
-        "born", "count", "document", "images", "late", "planting", "shared", "targets", "tl", "tx",
-        "working",
+        "born", "by_name", "by_number", "count", "document", "images", "late", "planting", "shared",
+        "taken", "targets", "tl", "tx", "working",
     )  # fmt: skip
 
     def __init__(self, planting: _Planting) -> None:
@@ -4754,6 +4754,13 @@ class _Limbs:
         self.document = planting.document
         self.tx = planting.tx
         self.tl = planting.home
+        # Those that were here before, whatever their status.
+        self.by_number: dict[int, Branch] = {}
+        self.by_name: dict[str, list[Branch]] = {}
+        for here in (*self._state.branches.values(), *self._state.ended):
+            self.by_number[here.number] = here
+            self.by_name.setdefault(here.name, []).append(here)
+        self.taken: set[int] = set()  # numbers of those that are branches of the document
         self.targets: dict[int, Branch] = {}  # number in the document -> branch here
         self.born: set[int] = set()  # numbers of those made now
         self.count = 0
@@ -4820,16 +4827,14 @@ class _Limbs:
 
     def _known(self, branch: DocumentBranch, head: int) -> tuple[Branch | None, int | None]:
         """(the branch here, its head at the last import), as far as they are known."""
-        state = self._state
-        every = [*state.branches.values(), *state.ended]
-        if self._key(branch) in state.sessions:
-            number, last = state.sessions[self._key(branch)]
-            return next((each for each in every if each.number == number), None), last
+        sessions = self._state.sessions
+        if self._key(branch) in sessions:
+            number, last = sessions[self._key(branch)]
+            return self.by_number.get(number), last
         if self.planting.fresh:
             return None, None
-        taken = {each.number for each in self.targets.values()}
-        for each in every:
-            if each.name != branch.name or each.number in taken:
+        for each in self.by_name.get(branch.name, ()):
+            if each.number in self.taken:
                 continue
             if each.status == branch.status and each.head == head:
                 return each, head
@@ -4858,6 +4863,7 @@ class _Limbs:
                 self._make(branch, head)
                 return
         self.targets[branch.number] = known
+        self.taken.add(known.number)
         if known.head == head and (head != last or self._key(branch) not in self._state.sessions):
             self._remember(branch, known)
 
@@ -4885,6 +4891,7 @@ class _Limbs:
         """Bring the head of a branch made now to where it belongs, if it is not there."""
         here = here or self.targets[branch.number]
         if branch.number in self.late and here.head != self._head(branch):
+            self._thaw(self._head(branch))  # another branch may have taken it along here
             self.tx.move(self.tl, here.name, self._head(branch))
         self.late.discard(branch.number)
 
@@ -4894,10 +4901,9 @@ class _Limbs:
 
     def _working_name(self, branch: DocumentBranch, own: str = "") -> str:
         """Its name, or one like it while other branches of the document have that name too."""
-        taken = {*self._state.branches, *self.working} - {own}
-        if branch.name in self.shared:
-            taken |= self.shared
-        name = free_name(taken, branch.name)
+        name, branches = branch.name, self._state.branches
+        if name in self.shared or name in self.working or (name in branches and name != own):
+            name = free_name({*branches, *self.working} - {own} | self.shared, name)
         self.working.add(name)
         return name
 

@@ -266,6 +266,19 @@ def test_branches_that_share_a_name_or_took_mains(fresh: Open, tmp_path: Path) -
     assert plain(exported(target)) == plain(exported(base))
 
 
+def test_a_branch_that_had_the_name_of_main_for_a_while(fresh: Open, tmp_path: Path) -> None:
+    base, target = fresh(), fresh()
+    run = base.run
+    run("create", {})
+    run("append", {"role": "user", "text": "one"})
+    run("rename", {"branch": "main", "to": "x"})
+    run("fork", {"node": "n1", "name": "main"})
+    run("drop_branch", {"name": "main"})
+    run("rename", {"branch": "x", "to": "main"})
+    brought(target, document_of(base, tmp_path / "d.json"))
+    assert plain(exported(target)) == plain(exported(base))
+
+
 def test_archived_branches_and_a_fork_at_a_summary_in_one(fresh: Open, tmp_path: Path) -> None:
     base, target = fresh(), fresh()
     run = base.run
@@ -436,6 +449,28 @@ def test_what_is_archived_here_stays_so_until_it_is_needed(fresh: Open, tmp_path
     brought(target, document_of(source, tmp_path / "2.json"))
     assert target.run("node", {"node": "n2"})["zone"] == "hot"
     assert {each["name"] for each in target.run("branches")} == {"main", "late"}
+
+
+def test_what_was_thawed_and_archived_anew_there_is_thawed_here_first(
+    fresh: Open, tmp_path: Path
+) -> None:
+    source, target = fresh(), fresh()
+    run = source.run
+    run("create", {})
+    run("append", {"role": "user", "text": "one"})
+    run("fork", {"node": "n1", "name": "old"})
+    for text in ("two", "three"):
+        run("append", {"role": "user", "text": text, "branch": "old"})
+    run("summarize", {"from": "n1", "to": "n3", "summary": "s"})
+    run("archive_branch", {"branch": "old", "scope": "own"})
+    brought(target, document_of(source, tmp_path / "1.json"))
+    run("thaw", {"node": "n3"})
+    run("fork", {"node": "n3", "name": "again"})
+    run("archive_branch", {"branch": "again", "scope": "own"})
+    brought(target, document_of(source, tmp_path / "2.json"))
+    assert plain(exported(target)) == plain(exported(source))
+    report = target.run("doctor", {"repair_to": str(tmp_path / "repaired.json")})
+    assert report["left_out"] == []
 
 
 def test_a_tree_goes_out_grows_and_comes_home(fresh: Open, tmp_path: Path) -> None:
