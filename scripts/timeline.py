@@ -110,6 +110,7 @@ SIDE_ENDINGS = (".files", ".hook.log", ".index", ".lock", ".tmp", ".torn")  # of
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
+SYNC_CLIENTS = ("claude-code", "codex", "pi", "gemini", "opencode")
 REQUEST_FORMATS = ("openai", "anthropic")
 EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html", "json")
 
@@ -817,6 +818,28 @@ _OPERATION_LIST = (
         '{"timelines":[{"timeline_id":"tl0","title":"...","added":7,...}],"unrecognized":[]}',
         "tl import ~/.claude/projects/my-project",
         changes=True,
+        scope="database",
+    ),
+    Operation(
+        "sync",
+        "Find what the coding agents on this machine wrote to disk, and import what is new in it. "
+        "An answer that may still grow waits for the next time.",
+        (
+            Argument(
+                "client",
+                "choice",
+                "whose transcripts",
+                default="all",
+                choices=("all", *SYNC_CLIENTS),
+            ),
+            Argument("project", "string", "only sessions that worked in this folder or below"),
+            Argument("since", "count", "only files changed within so many days", flag="since"),
+        ),
+        '{"timelines":[{"timeline_id":"tl0","title":"...","added":7,...}],"unrecognized":[],"unchanged":12}',
+        "tl sync --client claude-code",
+        changes=True,
+        tool="timeline_sync",
+        group="sync",
         scope="database",
     ),
     Operation(
@@ -6823,6 +6846,42 @@ class Database:
         except OSError:
             return None
         return data if sha256(data).hexdigest() == name else None
+
+    def mark(self) -> str:
+        """A sign of all that the log holds now, for `holds`."""
+        store = self.refresh()
+        return f"{store.header.log_id} {store.end} {store.crc:08x}"
+
+    def holds(self, mark: str) -> bool:
+        """Whether the log still begins with all that it held when `mark` was made: it is no other
+        database, and no older copy."""
+        if not os.path.exists(self.path):
+            return False
+        store = self.refresh()
+        log_id, end, crc = [*mark.split(" "), "", "", ""][:3]
+        if log_id != store.header.log_id or not end.isdigit() or int(end) > store.end:
+            return False
+        tail = store.disk.read_at(store.log_file, 11, int(end) - 11)
+        return tail == f'{crc}"}}\n'.encode()
+
+    def read_note(self, name: str) -> Any:
+        """What `write_note` kept; None if it is gone or cannot be read."""
+        try:
+            with open(self.store.index.path(name), "rb") as file:
+                return loads(file.read().decode())
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    def write_note(self, name: str, value: object) -> None:
+        """Keep a JSON value beside the index, where it may be deleted at any time. Failures are
+        swallowed."""
+        disk, path = self.store.disk, self.store.index.path(name)
+        try:
+            disk.make_folder(self.store.index.folder)
+            disk.write_new(f"{path}.tmp", dumps(value).encode())
+            disk.replace(f"{path}.tmp", path)
+        except OSError:
+            pass
 
     def importing(self, key: str | None = None, dry_run: bool = False) -> Importing:
         """A transaction of many nodes, for readers of transcripts."""

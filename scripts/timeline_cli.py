@@ -832,6 +832,28 @@ def _import(database: Database, checked: Json, source: str) -> Any:
     return result
 
 
+def _sync(database: Database, checked: Json, source: str) -> Any:
+    import time
+
+    import timeline_import
+
+    database.via = "import"
+    places = timeline_import.client_places(os.environ, os.path.expanduser("~"))
+    if checked["client"] != "all":
+        places = {checked["client"]: places[checked["client"]]}
+    days = checked["since"]
+    return database.again_if_unfit(
+        lambda: timeline_import.sync(
+            database,
+            places,
+            project=checked["project"],
+            changed_after=0 if days is None else time.time() - 86_400 * days,
+            progress=notice if sys.stderr is not None and sys.stderr.isatty() else None,
+            key=checked["idempotency_key"],
+        )
+    )
+
+
 # What the demo says and does; node numbers are those that the bundled conversation gets.
 _STORY = (
     (
@@ -1174,6 +1196,7 @@ _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {
     "import": _import,
     "mcp_config": _mcp_config,
     "skill": _skill,
+    "sync": _sync,
     "tree": _tree,
     "where": _where,
 }

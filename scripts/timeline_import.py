@@ -66,7 +66,7 @@ import timeline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import Any, BinaryIO
 
     from timeline import Branch, Database, Importing, TimelineState
@@ -408,12 +408,13 @@ class Entry:
 class Counts:
     """Where each record went; `hidden`, `skipped` and `known` by reason."""
 
-    __slots__ = ("bad", "changed", "hidden", "known", "records", "sidechain", "skipped")
+    __slots__ = ("bad", "changed", "hidden", "known", "pending", "records", "sidechain", "skipped")
 
     def __init__(self) -> None:
         self.records = 0
         self.bad = 0
         self.changed = 0
+        self.pending = 0
         self.sidechain = 0
         self.hidden: dict[str, int] = {}
         self.known: dict[str, int] = {}
@@ -3310,14 +3311,15 @@ def _document_json(raw: bytes, where: str) -> object:
 class Format:
     """One reader. `accepts` tells its records from those of others, by content alone; `family`
     says of a record which session it is of, and of which that is a fork (None: nothing does).
-    `whole`: its files are JSON documents, not lines.
+    `whole`: its files are JSON documents, not lines. `grows`: its client adds to the last answer
+    until something follows.
 
     `read` takes in a conversation after the other and asks no database. It gives a draft of each,
     which makes the transcript, once, from `known`: the node that carries a native id already.
     `document` reads what is no transcript but a tree.
     """
 
-    __slots__ = ("accepts", "document", "family", "name", "read", "whole")
+    __slots__ = ("accepts", "document", "family", "grows", "name", "read", "whole")
 
     def __init__(
         self,
@@ -3327,7 +3329,9 @@ class Format:
         family: Callable[[Json], tuple[str, str | None] | None] | None = None,
         whole: bool = False,
         document: Callable[[BinaryIO], Document] | None = None,
+        grows: bool = False,
     ) -> None:
+        self.grows = grows
         self.document = document
         self.name = name
         self.accepts = accepts
@@ -3339,7 +3343,7 @@ class Format:
 TIMELINE_JSON = Format("timeline-json", lambda _: False, lambda _: [], document=Document)
 _OPENAI = Format("openai", lambda r: array_dialect(r) == "openai", read_openai, whole=True)
 FORMATS = (
-    Format("claude-code", is_claude_record, read_claude_code, claude_family),
+    Format("claude-code", is_claude_record, read_claude_code, claude_family, grows=True),
     Format("messages", is_message_record, read_messages),
     Format("chatgpt", is_chatgpt_talk, read_chatgpt, whole=True),
     Format("claude-ai", is_claude_ai_talk, read_claude_ai, whole=True),
@@ -3751,7 +3755,9 @@ class _Settings:
     """What the caller asked for; `progress` gets a line for people now and then. `timelines`:
     how many there were before a dry run. `ids` takes which node of a document became which."""
 
-    __slots__ = ("attachments", "dry_run", "ids", "into", "progress", "timelines")
+    __slots__ = (
+        "attachments", "dry_run", "hold", "ids", "into", "progress", "project", "timelines",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -3762,6 +3768,8 @@ class _Settings:
         ids: dict[str, str] | None = None,
     ) -> None:
         self.ids = ids
+        self.hold = False  # leave out what its client may still add to
+        self.project: str | None = None  # only conversations in this folder or below
         self.into = into
         self.dry_run = dry_run
         self.attachments = attachments
@@ -4314,7 +4322,7 @@ class _Landing:
             "skipped": sum(counts.skipped.values()),
             "sidechain": counts.sidechain,
             "bad": counts.bad,
-            "pending": 0,
+            "pending": counts.pending,
             "copied": self.copied,
             "oversize": self.oversize,
             "branches": self.branches,
@@ -5168,9 +5176,26 @@ def _survey(paths: Sequence[str], format: str) -> tuple[list[_Item], list[Json]]
     Raises:
         InvalidArgument: such a file was named itself, or there is nothing else.
     """
-    forced = _format_named(format)
-    items, unrecognized, storage = [], [], _Storage()
-    for item in _items(paths):
+    items, unrecognized = _sorted_out(_items(paths), _format_named(format))
+    if not items:
+        first = f" ({unrecognized[0]['path']}: {unrecognized[0]['why']})" if unrecognized else ""
+        raise timeline.InvalidArgument(
+            f"no transcript found in {', '.join(map(shown, paths))}{first}",
+            unrecognized=unrecognized,
+        )
+    return items, unrecognized
+
+
+def _sorted_out(found: Iterable[_Item], forced: Format | None) -> tuple[list[_Item], list[Json]]:
+    """Files to read, parents before forks, and those whose format is not known.
+
+    Raises:
+        InvalidArgument: such a file was named itself.
+    """
+    items: list[_Item] = []
+    unrecognized: list[Json] = []
+    storage = _Storage()
+    for item in found:
         # Only what is of no format by itself, unless the caller says what it is.
         if forced is not None and forced.name == "opencode" and storage.take(item):
             continue
@@ -5187,12 +5212,6 @@ def _survey(paths: Sequence[str], format: str) -> tuple[list[_Item], list[Json]]
             )
     unrecognized += storage.finish()
     items += storage.sessions.values()
-    if not items:
-        first = f" ({unrecognized[0]['path']}: {unrecognized[0]['why']})" if unrecognized else ""
-        raise timeline.InvalidArgument(
-            f"no transcript found in {', '.join(map(shown, paths))}{first}",
-            unrecognized=unrecognized,
-        )
     return _in_order(items), unrecognized
 
 
@@ -5239,23 +5258,7 @@ def import_paths(
     batch = _Batch(*_survey(paths, format))
     if ids is not None and [each.format for each in batch.queue] != [TIMELINE_JSON]:
         raise timeline.InvalidArgument("ids is for one document that `tl export` wrote as json")
-    while batch.queue:
-        with batch.open_next() as file:
-            while batch.read_more(file):
-                with db.importing(key) as tx:
-                    if tx.earlier is not None:  # the same request, carried out meanwhile
-                        return tx.earlier
-                    file.bring_in(db, tx, settings)
-                if file.landings:
-                    with db.importing(dry_run=True) as questions:
-                        batch.take_rows(file, questions)
-    batch.check()
-    if key is not None:
-        with db.importing(key) as tx:
-            if tx.earlier is not None:
-                return tx.earlier
-            tx.remember(batch.result)
-    return batch.result
+    return batch.bring_in_all(db, settings, key)
 
 
 def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Settings) -> Json:
@@ -5281,6 +5284,26 @@ class _Batch:
         self.queue = items[::-1]
         self.unread: list[str] = []  # files that were named and hold nothing that can be read
         self.result: Json = {"timelines": [], "unrecognized": unrecognized}
+
+    def bring_in_all(self, db: Database, settings: _Settings, key: str | None) -> Json:
+        """Read and write every file, each as a transaction of its own; the result."""
+        while self.queue:
+            with self.open_next() as file:
+                while self.read_more(file):
+                    with db.importing(key) as tx:
+                        if tx.earlier is not None:  # the same request, carried out meanwhile
+                            return tx.earlier
+                        file.bring_in(db, tx, settings)
+                    if file.landings:
+                        with db.importing(dry_run=True) as questions:
+                            self.take_rows(file, questions)
+        self.check()
+        if key is not None:
+            with db.importing(key) as tx:
+                if tx.earlier is not None:
+                    return tx.earlier
+                tx.remember(self.result)
+        return self.result
 
     def open_next(self) -> _File:
         """The next file; one that cannot be opened holds nothing."""
@@ -5417,12 +5440,156 @@ class _File:
                 queue.insert(0, item)
                 self._left = iter(())
                 return
+            project = settings.project
+            if project is not None and not timeline.is_below(transcript.cwd, project):
+                continue
+            if settings.hold and item.format.grows:
+                hold_back(transcript)
             landing = _bring_in(db, tx, transcript, item.path, settings)
             self.landings.append(landing)
             waiting += landing.waiting
             if waiting >= CHUNK_CHARS and not settings.dry_run:
                 tx.commit()
                 waiting = 0
+
+
+def hold_back(transcript: Transcript) -> None:
+    """Leave out the last answer with its results while nothing follows it and no node carries it:
+    its client may still write more pieces of it."""
+    entries = transcript.entries
+    first = len(entries) - 1
+    while first >= 0 and entries[first].results:
+        first -= 1
+    if first < 0 or entries[first].role != "assistant" or entries[first].node is not None:
+        return
+    transcript.counts.pending += sum(len(entry.pieces) for entry in entries[first:])
+    if transcript.active is not None and transcript.active >= first:
+        transcript.active = entries[first].parent if entries[first].parent >= 0 else None
+    del entries[first:]
+
+
+# -- what the agents on this machine wrote ---------------------------------------------------------
+
+
+def client_places(environment: Mapping[str, str], home: str) -> dict[str, list[str]]:
+    """The files and folders in which each client keeps its transcripts. Source: their manuals."""
+
+    def place(variable: str, *usual: str) -> str:
+        return environment.get(variable) or os.path.join(home, *usual)
+
+    codex = place("CODEX_HOME", ".codex")
+    pi = os.path.join(place("PI_CODING_AGENT_DIR", ".pi", "agent"), "sessions")
+    opencode = os.path.join(place("XDG_DATA_HOME", ".local", "share"), "opencode")
+    return {
+        "claude-code": [os.path.join(place("CLAUDE_CONFIG_DIR", ".claude"), "projects")],
+        "codex": [os.path.join(codex, "sessions"), os.path.join(codex, "archived_sessions")],
+        "pi": [environment.get("PI_CODING_AGENT_SESSION_DIR") or pi],
+        "gemini": [os.path.join(home, ".gemini", "tmp")],
+        "opencode": [
+            environment.get("OPENCODE_DB") or os.path.join(opencode, "opencode.db"),
+            os.path.join(opencode, "storage"),
+        ],
+    }
+
+
+class _Sources:
+    """Which files were read, and as what: one that did not change is not read again. Kept beside
+    the index, for the database as it was then; without it everything is read, and known."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.unchanged = 0
+        note = db.read_note("sources")
+        known = isinstance(note, dict) and isinstance(note.get("mark"), str)
+        files = note.get("files") if known and db.holds(note["mark"]) else None
+        self.files: Json = files if isinstance(files, dict) else {}
+
+    def is_read(self, path: str) -> bool:
+        """Whether the file is as it was; if not, how it is now is noted."""
+        try:
+            told = os.stat(path)
+            # The log of a SQLite database holds what the file does not show yet.
+            log = os.stat(f"{path}-wal") if os.path.exists(f"{path}-wal") else None
+        except OSError:
+            return False
+        facts = [told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns]
+        facts += [] if log is None else [log.st_size, log.st_mtime_ns]
+        name = shown(os.path.realpath(path))
+        if self.files.get(name) == facts:
+            self.unchanged += 1
+            return True
+        self.files[name] = facts
+        return False
+
+    def save(self, unread: Sequence[Json]) -> None:
+        for each in unread:
+            self.files.pop(shown(os.path.realpath(each["path"])), None)
+        self.db.write_note("sources", {"mark": self.db.mark(), "files": self.files})
+
+
+def sync(
+    db: Database,
+    places: Mapping[str, Sequence[str]],
+    *,
+    project: str | None = None,
+    changed_after: float = 0.0,
+    progress: Callable[[str], None] | None = None,
+    key: str | None = None,
+) -> Json:
+    """Bring in what is new in the transcripts at `places`, see `client_places`: the result of
+    `import_paths` with `unchanged`, how many files were as they had been read before.
+
+    An answer that its client may still add to is `pending` and waits for the next time; a source
+    that is deleted takes nothing away. `project`: only conversations in this folder or below.
+    `changed_after`: Unix seconds; older files are left alone.
+    """
+    settings = _Settings(progress=progress)
+    settings.hold = True
+    settings.project = None if project is None else os.path.abspath(project)
+    if key is not None:
+        with db.importing(key, dry_run=True) as tx:
+            if tx.earlier is not None:
+                return tx.earlier
+    sources = _Sources(db)
+    found = [
+        item
+        for client, paths in places.items()
+        for path in paths
+        for item in _client_files(client, path, sources, changed_after, project is None)
+    ]
+    items, unrecognized = _sorted_out(found, None)
+    batch = _Batch(items, unrecognized)
+    batch.result["unchanged"] = sources.unchanged
+    result = batch.bring_in_all(db, settings, key)
+    # What was read for one project alone may hold others.
+    if project is None and items and os.path.exists(db.path):
+        sources.save(unrecognized)
+    return result
+
+
+_TRANSCRIPT_ENDINGS = (".db", ".json", ".jsonl")
+
+
+def _client_files(
+    client: str, path: str, sources: _Sources, changed_after: float, skip: bool
+) -> Iterator[_Item]:
+    """The files of one client that are new or changed."""
+    closed: list[OSError] = []
+    # A session of many small files is read whole if it is read at all.
+    pieces = client == "opencode" and os.path.isdir(path)
+    for file in (path,) if os.path.isfile(path) else _files_below(path, closed):
+        if not file.endswith(_TRANSCRIPT_ENDINGS):
+            continue
+        try:
+            if os.stat(file).st_mtime < changed_after:
+                continue
+        except OSError:
+            continue  # deleted meanwhile
+        if pieces or not (skip and sources.is_read(file)):
+            yield from _members(file, False)
+    for error in closed:
+        if error.filename != path:  # a client that is not here keeps nothing
+            yield _Item(error.filename, None, False, _system_words(error))
 
 
 def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:

@@ -175,6 +175,8 @@ def list_entry(operation: Operation, revision: str) -> Json:
     required = list(operation.required)
     if needs_timeline(operation) and not optional_node(operation):
         required.append("timeline_id")
+    if operation.name == "sync":
+        required.append("project")
     schema = {"type": "object", "properties": properties}
     if len(properties) == len(operation.arguments):
         schema["additionalProperties"] = False  # else a client could not send what is not listed
@@ -256,6 +258,11 @@ def call_arguments(operation: Operation, params: Mapping[str, Any]) -> Json:
         argument = operation.by_name.get(name)
         if argument is not None:
             given[name] = unwrapped(argument, value)
+    if operation.name == "sync" and not given.get("project"):
+        raise InvalidArgument(
+            f"{operation.tool} needs project, the folder you work in: the talks of other projects "
+            "are not yours to read"
+        )
     if given.get("timeline_id") is None and operation.by_name.get("timeline_id") is TIMELINE:
         named = [given.get(name) for name in ("node", "before", "from")]
         if "n0" in named:
@@ -312,6 +319,8 @@ class Shaper:
             return self._budget(given)
         if operation.name == "context":
             return self._context(given)
+        if operation.name == "sync":
+            return self._sync(operation, given)
         if "after" in operation.by_name:
             return self._rows(operation, given)
         value = self.database.run(operation.name, given)
@@ -460,6 +469,37 @@ class Shaper:
             return {"limit": count} if fits else {"all": False, "limit": self.chars_max // 1_200}
 
         return self._fitting(shown, narrower)
+
+    def _sync(self, operation: Operation, given: Json) -> Json:
+        """What is new in the transcripts of a project; of long answers the first rows, counted."""
+        import time
+
+        import timeline_import
+
+        checked = timeline.check_arguments(operation, given)
+        places = timeline_import.client_places(os.environ, os.path.expanduser("~"))
+        if checked["client"] != "all":
+            places = {checked["client"]: places[checked["client"]]}
+        days = checked["since"]
+        result: Json = self.database.again_if_unfit(
+            lambda: timeline_import.sync(
+                self.database,
+                places,
+                project=checked["project"],
+                changed_after=0 if days is None else time.time() - 86_400 * days,
+                key=checked["idempotency_key"],
+            )
+        )
+        shown = dict(result)
+        for name in ("timelines", "unrecognized"):
+            rows = result[name]
+            count = len(rows)
+            while count and len(timeline.dumps(rows[:count])) > self.chars_max // 3:
+                count //= 2
+            if count < len(rows):
+                shown[name] = rows[:count]
+                shown[f"{name}_count"] = len(rows)
+        return shown
 
     def _search_apart(self, name: str, given: Json) -> Any:
         """A search for a regular expression, in a process of its own: some patterns take for ever,
