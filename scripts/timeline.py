@@ -753,7 +753,7 @@ _OPERATION_LIST = (
     Operation(
         "demo",
         "Tell the whole story in a fresh database: import, fork, summarize, budget, archive, "
-        "thaw, tree.",
+        "thaw, tree. TIMELINE_DB is not used.",
         (),
         "the story, as text",
         "tl demo",
@@ -804,6 +804,7 @@ _OPERATION_LIST = (
                     "vscode",
                     "codex",
                     "gemini",
+                    "opencode",
                     "generic",
                 ),
             ),
