@@ -790,7 +790,7 @@ _OPERATION_LIST = (
     Operation(
         "mcp_config",
         "Print the entry that starts tl-mcp for a client's configuration. stdout holds the entry "
-        "alone, stderr says in which file it goes.",
+        "alone, stderr says in which file it goes and which database it names.",
         (
             Argument(
                 "client",
