@@ -844,8 +844,8 @@ _OPERATION_LIST = (
     ),
     Operation(
         "demo",
-        "Tell the whole story in a database of its own, a temporary one or the new file that --db "
-        "names: import, fork, summarize, budget, archive, thaw, tree, page.",
+        "Tell the whole story in a fresh database: import, fork, summarize, budget, archive, "
+        "thaw, tree. TIMELINE_DB is not used.",
         (),
         "the story, as text",
         "tl demo",
@@ -882,7 +882,7 @@ _OPERATION_LIST = (
     Operation(
         "mcp_config",
         "Print the entry that starts tl-mcp for a client's configuration. stdout holds the entry "
-        "alone, stderr says in which file it goes.",
+        "alone, stderr says in which file it goes and which database it names.",
         (
             Argument(
                 "client",
@@ -896,6 +896,7 @@ _OPERATION_LIST = (
                     "vscode",
                     "codex",
                     "gemini",
+                    "opencode",
                     "generic",
                 ),
             ),
