@@ -133,7 +133,7 @@ def test_the_entries_side_by_side_in_readme_are_as_mcp_config_prints_them(tmp_pa
 def test_what_readme_says_of_a_server_that_works_is_so() -> None:
     section = README.split("**Did it work?**", 1)[1].split("\n## ", 1)[0]
     assert f"`timeline` with {len(timeline_mcp.chosen_tools(None))} tools" in section
-    assert f"`timeline` 和 {len(offered())} 个工具" in README
+    assert f"`timeline` 和 {len(timeline_mcp.chosen_tools(None))} 个工具" in README
     question, answer = re.findall(r'`(\{"jsonrpc".*?\})`', section)
     written: list[bytes] = []
     source = io.BytesIO(f"{question}\n".encode())
