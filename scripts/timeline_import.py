@@ -104,7 +104,7 @@ LINE_BYTES_MAX = 64 << 20
 # Of one conversation of an export; a larger one is damage, such as a bracket never closed.
 CONVERSATION_BYTES_MAX = 256 << 20
 WINDOW_BYTES = 1 << 20  # read at once of a file of JSON documents
-RESYNC_FAILS = 200  # places behind damage from which nothing can be read, before giving up
+RESYNC_FAILS = 50  # places behind damage from which nothing can be read, before giving up
 CONVERSATIONS_AT_ONCE = 64  # read before any of them is written
 # Unpacked, of one ZIP member: more than sessions have; without a limit a small file fills the disk.
 MEMBER_BYTES_MAX = 1 << 30
@@ -1501,6 +1501,12 @@ class _Window:
         self.place = 0
         return len(raw) > 0
 
+    def leave(self, end: int) -> None:
+        """Go to `end`, and let go of what lies before if that is much."""
+        self.place = end
+        if end > WINDOW_BYTES:
+            self.text, self._start, self.place = self.text[end:], self._start + end, 0
+
     def skip(self, blank: re.Pattern[str] = _BLANK) -> bool:
         """Go to the next character that is not blank; False if there is none."""
         while True:
@@ -1556,7 +1562,7 @@ class Documents:
     def __init__(self, stream: BinaryIO, accepts: Callable[[Json], bool]) -> None:
         self._stream = stream
         self._accepts = accepts
-        self._kept: tuple[int, Json | None, bool] = (-1, None, False)
+        self._kept: tuple[int, Json | None] = (-1, None)
 
     def __iter__(self) -> Iterator[Found]:
         window, inside, number = _Window(self._stream, 0), False, 0
@@ -1568,11 +1574,8 @@ class Documents:
                 continue
             number += 1
             found = Found(None, number, window.offset, 0)
-            found.value, found.mended, end = self._decode(window)
-            if end == window.place:
+            if not self._decode(window, found):
                 found.torn = not self._resync(window)
-            else:
-                window.place = end
             yield found
 
     def head(self) -> Iterator[Json]:
@@ -1590,34 +1593,40 @@ class Documents:
             Refused: the stream no longer holds it, so somebody rewrote the file meanwhile.
         """
         if self._kept[0] != offset:
-            self._kept = (-1, None, False)  # not both in memory
-            self._decode(_Window(self._stream, offset))
+            window = _Window(self._stream, offset)
+            window.fill()
+            self._decode(window, Found(None, 0, offset, 0))
         value = self._kept[1]
         if self._kept[0] != offset or value is None:
             raise rewritten(offset)
         return value
 
-    def _decode(self, window: _Window) -> tuple[Json | None, bool, int]:
-        """The object that begins in the window, whether it was mended, and where it ends."""
-        offset = window.offset
-        if not window.text:
-            window.fill()
+    def _decode(self, window: _Window, found: Found) -> bool:
+        """Put the object that begins in the window into `found` and go behind it; False, and
+        nowhere, if no value begins there."""
+        self._kept = (-1, None)  # of two large ones only one is in memory
         value, end = window.value()
-        mended = False
+        if end == window.place:
+            return False
         if isinstance(value, dict):
             text = window.text[window.place : end]
+            window.leave(end)
             if not text.isascii():
-                value = None  # not both in memory
-                text, mended = decode_line(text.encode("latin-1"))
+                value = None
+                raw = text.encode("latin-1")
+                text, found.mended = decode_line(raw)
+                del raw
                 try:
                     value, _ = _scan_document(text, 0)
                 except (ValueError, RecursionError):
                     value = None
-            if isinstance(value, dict) and (mended or _SURROGATE_ESCAPE.search(text)):
-                value, mended = _mended(value)
-        found = value if isinstance(value, dict) else None
-        self._kept = (offset, found, mended)
-        return found, mended, end
+            if isinstance(value, dict) and (found.mended or _SURROGATE_ESCAPE.search(text)):
+                value, found.mended = _mended(value)
+        else:
+            window.leave(end)
+        found.value = value if isinstance(value, dict) else None
+        self._kept = (found.offset, found.value)
+        return True
 
     def _resync(self, window: _Window) -> bool:
         """Go to where the next object of the format stands; to the end, and False, if none does."""
