@@ -781,7 +781,7 @@ _OPERATION_LIST = (
                 "choice",
                 "what the files are (auto: told by their content)",
                 default="auto",
-                choices=("auto", "claude-code", "messages"),
+                choices=("auto", "claude-code", "codex", "pi", "gemini", "messages"),
             ),
             Argument("into", "timeline", "put the conversation into this timeline"),
             Argument("dry_run", "flag", "say what would be read, write nothing"),
