@@ -794,6 +794,9 @@ _OPERATION_LIST = (
                 choices=(
                     "auto",
                     "claude-code",
+                    "codex",
+                    "pi",
+                    "gemini",
                     "chatgpt",
                     "claude-ai",
                     "opencode",

@@ -8,23 +8,27 @@ MAP (sections are marked by banners)
    5 links         missing parents, cycles, the order in which nodes are made
    6 claude-code   session files of Claude Code
    7 messages      our own simple form, one JSON object a line
-   8 documents     bytes in, JSON values out, where a file is one document
-   9 chatgpt       export of ChatGPT
-  10 claude-ai     export of Claude.ai
-  11 opencode      sessions of OpenCode
-  12 arrays        messages as the APIs of OpenAI and Anthropic take them
-  13 timeline-json documents that `tl export` wrote
-  14 formats       the one table of readers; a format is told by its content
-  15 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
-  16 names         names of branches
-  17 database      which timeline, which branch, what is written
-  18 planting      the same for those of section 13, which are trees already
-  19 files         files, folders, ZIPs; `import_paths`
-  20 disk          OpenCode's database and its folder of small files, turned into its export
-  21 demo          a conversation to try things with
+   8 lines         what readers by line share
+   9 codex         rollouts of Codex
+  10 pi            sessions of pi
+  11 gemini        sessions and chats of Gemini
+  12 documents     bytes in, JSON values out, where a file is one document
+  13 chatgpt       export of ChatGPT
+  14 claude-ai     export of Claude.ai
+  15 opencode      sessions of OpenCode
+  16 arrays        messages as the APIs of OpenAI and Anthropic take them
+  17 timeline-json documents that `tl export` wrote
+  18 formats       the one table of readers; a format is told by its content
+  19 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
+  20 names         names of branches
+  21 database      which timeline, which branch, what is written
+  22 planting      the same for those of section 17, which are trees already
+  23 files         files, folders, ZIPs; `import_paths`, `sync`
+  24 disk          OpenCode's database and its folder of small files, turned into its export
+  25 demo          a conversation to try things with
 
-Sections 2 to 16 are pure: a reader gets a binary stream that somebody else opened, and a layout
-gets the ground it stands on. Sections 17 and 18 write through the engine, sections 19 and 20 open
+Sections 2 to 20 are pure: a reader gets a binary stream that somebody else opened, and a layout
+gets the ground it stands on. Sections 21 and 22 write through the engine, sections 23 and 24 open
 files, for reading only.
 
 WHO WAITS FOR WHOM
@@ -346,11 +350,13 @@ LOST = -2  # a parent that nobody knows
 
 
 class Piece:
-    """Where one record of a message stands: line, byte offset of the line, object on that line."""
+    """Where one record of a message stands: line, byte offset of the line, object on that line;
+    `part`: which one it is of a list that the object holds."""
 
-    __slots__ = ("id", "index", "line", "offset")
+    __slots__ = ("id", "index", "line", "offset", "part")
 
-    def __init__(self, id: str, found: Found) -> None:
+    def __init__(self, id: str, found: Found, part: int | None = None) -> None:
+        self.part = part
         self.id = id
         self.line = found.line
         self.offset = found.offset
@@ -358,12 +364,16 @@ class Piece:
 
 
 class Compaction:
-    """What a client said about a summary: how it was started and which entries it kept in view."""
+    """What a client said about a summary: how it was started and which entries it kept in view.
 
-    __slots__ = ("kept", "trigger")
+    `copied_only`: what hangs on a kept entry means the original, not the copy behind the summary.
+    """
+
+    __slots__ = ("copied_only", "kept", "trigger")
 
     def __init__(self, trigger: str | None) -> None:
         self.trigger = trigger
+        self.copied_only = False
         self.kept: list[int] = []  # indices of entries
 
 
@@ -373,12 +383,14 @@ class Entry:
     `parent` is an index of the same transcript, ROOT or LOST, and after `settle` no longer LOST:
     then `gap` says what was wrong. `wanted` is the native id of a parent that is in no line of the
     file. `node` is the node that carries this message already, `outside` the node of `wanted`;
-    `away`: it is known, but in another timeline.
+    `away`: it is known, but in another timeline. `native`: the id that the client wrote, where the
+    one it is known by says more. `also`: what else it is to be known by. `cwd` and `usage` (where
+    it stands) are set where its own records do not tell them.
     """
 
     __slots__ = (
-        "away", "calls", "compaction", "error", "gap", "kind", "node", "outside", "parent",
-        "pieces", "results", "role", "wanted",
+        "also", "away", "calls", "compaction", "cwd", "error", "gap", "kind", "native", "node",
+        "outside", "parent", "pieces", "results", "role", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(self, role: str, piece: Piece) -> None:
@@ -395,6 +407,10 @@ class Entry:
         self.node: int | None = None
         self.outside: int | None = None
         self.away = False
+        self.native: str | None = None
+        self.also: str | None = None
+        self.cwd: str | None = None
+        self.usage: Piece | None = None
 
     @property
     def id(self) -> str:
@@ -1452,7 +1468,1589 @@ def read_messages(stream: BinaryIO) -> list[Draft]:
 
 
 # ================================================================================================
-# 8. Documents
+# 8. Reading line by line
+#
+# What the readers below share: they take one record after the other.
+# ================================================================================================
+
+_HANDOFF = re.compile(r"\s*<timeline-handoff>.*</timeline-handoff>\s*", re.DOTALL)
+_DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w=.+-]+)*;base64,", re.ASCII)
+
+
+class _Records:
+    """A file of records in the making of its transcript."""
+
+    __slots__ = ("_begin", "_kept", "_kept_at", "_kept_bytes", "lines", "out")
+
+    def __init__(self, format: str, lines: Lines) -> None:
+        self.lines = lines
+        self.out = Transcript(format, True, self.content)
+        self._begin = ""  # what the first record says, hashed
+        self._kept: Json = {}
+        self._kept_at: tuple[int, int] | None = None
+        self._kept_bytes = 0
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        raise NotImplementedError
+
+    def open(self, found: Found) -> Json | None:
+        """Count one record and return it; None if it cannot be read."""
+        counts, notes = self.out.counts, self.out.notes
+        counts.records += 1
+        if found.value is None:
+            counts.bad += 1
+            words = "is torn" if found.torn else "cannot be read"
+            notes.add("unparseable line", f"line {found.line}: {words}")
+        elif found.mended and "lone surrogate" not in notes.kinds:
+            notes.add("lone surrogate", f"line {found.line}: half a character, now U+FFFD")
+        if not self._begin and found.value is not None:
+            self._begin = f"file {_fingerprint(found.value)}"
+        return found.value
+
+    @property
+    def scope(self) -> str:
+        """The session, or what stands for it where its name is lost."""
+        return self.out.session or self._begin
+
+    def skip(self, reason: str) -> None:
+        """Count a record that only carries state."""
+        _count(self.out.counts.skipped, reason[:ID_CHARS_MAX])
+
+    def spoil(self, found: Found, words: str) -> None:
+        """Count a record that should hold a message, and holds none."""
+        self.out.counts.bad += 1
+        self.out.notes.add("no message", f"line {found.line}: {words}")
+
+    def note_changed(self, found: Found, first: Entry) -> None:
+        """Count a message that is in the file already, with other content."""
+        self.out.counts.changed += 1
+        self.out.notes.add(
+            "changed",
+            f"line {found.line}: the message of line {first.line} again, changed; the first stays",
+        )
+
+    def at(self, piece: Piece) -> Json:
+        """The record of `piece`, read again; many parts of one record are read once."""
+        place = piece.offset, piece.index
+        if place != self._kept_at:
+            before = self.lines.reread_bytes
+            self._kept, self._kept_at = self.lines.at(*place), place
+            self._kept_bytes = self.lines.reread_bytes - before
+        return self._kept
+
+    def close(self, entry: Entry, renderer: Renderer) -> Content:
+        """What was rendered of `entry`, with its size."""
+        content = renderer.finish()
+        if entry.pieces[0].part is None and len(entry.pieces) == 1:
+            content.size = self._kept_bytes
+        elif content.blocks is not None:
+            content.size = len(compact_json(content.blocks).encode())
+        return content
+
+
+def _inner_json(text: object) -> object:
+    """The value that a string holds as JSON; None if it holds none."""
+    if not isinstance(text, str) or text[:1] not in ("{", "["):
+        return None
+    try:
+        value, end = _scan(text, 0)
+    except (ValueError, RecursionError):
+        return None
+    if _after_space(text, end) != len(text) or _is_too_deep(value):
+        return None
+    return _mended({"": value})[0][""] if _SURROGATE_ESCAPE.search(text) else value
+
+
+def image_block(url: object) -> Json:
+    """A block for a picture that a URL names or, as `data:`, holds."""
+    url = url.get("url") if isinstance(url, dict) else url
+    match = _DATA_URL.match(url) if isinstance(url, str) else None
+    source = {"type": "url", "url": url}
+    if match is not None and isinstance(url, str):
+        source = {"type": "base64", "media_type": match[1], "data": url[match.end() :]}
+    return {"type": "image", "source": source}
+
+
+def _keep_usage(content: Content, usage: object) -> None:
+    if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+        content.usage = usage
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _fingerprint(value: object) -> str:
+    return sha256(compact_json(value).encode())[:16]
+
+
+# ================================================================================================
+# 9. Codex
+#
+# One rollout file: messages stand in order, so that each hangs on the one before it. Nothing has
+# an id: a message is known by the turn it is of, its number there and its content, which a fork
+# repeats. Going back is an event that drops user turns from the path.
+# ================================================================================================
+
+_CODEX_TYPES = frozenset(
+    (
+        "session_meta", "turn_context", "response_item", "event_msg", "compacted", "world_state",
+        "token_usage_record", "inter_agent_communication", "inter_agent_communication_metadata",
+        "retained_context", "security_risk_score", "realtime_item",
+    )
+)  # fmt: skip
+_CODEX_CALLS = {  # type of an item -> its field with what the tool is given
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "local_shell_call": "action",
+    "tool_search_call": "arguments",
+}
+_CODEX_DONE = {  # calls that the server answers itself
+    "web_search_call": ("web_search", "action"),
+    "image_generation_call": ("image_generation", "revised_prompt"),
+}
+_CODEX_RESULTS = (
+    "function_call_output", "custom_tool_call_output", "local_shell_call_output",
+    "tool_search_output",
+)  # fmt: skip
+_CODEX_ITEMS = ("message", "reasoning", *_CODEX_CALLS, *_CODEX_DONE, *_CODEX_RESULTS)
+_CODEX_PARTS = ("input_text", "input_image", "output_text")
+_CODEX_UNSTEADY = ("id", "status", "phase", "metadata")  # may be gone in a fork
+_CODEX_TAG = re.compile(
+    r"\s*<(environment_context|user_instructions|permissions instructions|turn_aborted"
+    r"|timeline-handoff)>.*</\1>\s*",
+    re.DOTALL,
+)
+_CODEX_AGENTS = re.compile(r"\s*# AGENTS\.md instructions( for [^\n]*)?\s*(\n.*)?", re.DOTALL)
+_NEAR_MAX = 8  # messages between an item and the event that repeats it
+_OPAQUE = "[the client keeps this summary encrypted]"
+
+
+def is_codex_record(record: Json) -> bool:
+    """Whether this looks like a line of a rollout, in its form of today or of 2025."""
+    kind = record.get("type")
+    if isinstance(record.get("payload"), dict):
+        return isinstance(kind, str) and kind in _CODEX_TYPES
+    return _codex_item(record)[0] in ("state", "header", "response_item")
+
+
+def _codex_item(record: Json) -> tuple[str, Json]:
+    """What a record is, and what it says."""
+    kind, payload = record.get("type"), record.get("payload")
+    if isinstance(kind, str) and ("payload" in record or kind in _CODEX_TYPES):
+        return kind, payload if isinstance(payload, dict) else {}
+    if record.get("record_type") == "state":
+        return "state", record
+    if kind == "message":
+        parts = record.get("content") if isinstance(record.get("role"), str) else None
+        kinds = (
+            [part.get("type") for part in parts if isinstance(part, dict)]
+            if isinstance(parts, list)
+            else []
+        )
+        bare = any(isinstance(kind, str) and kind in _CODEX_PARTS for kind in kinds)
+        return "response_item" if bare else "unknown", record
+    if isinstance(kind, str) and (
+        ((kind in _CODEX_CALLS or kind in _CODEX_RESULTS) and "call_id" in record)
+        or kind in _CODEX_DONE
+        or (kind == "reasoning" and isinstance(record.get("summary"), list))
+    ):  # fmt: skip
+        return "response_item", record
+    if kind is None and "timestamp" in record and "instructions" in record and "id" in record:
+        return "header", record
+    return "unknown", record
+
+
+def _codex_texts(content: object) -> list[str]:
+    """The texts of a message's content; its pictures are left out."""
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _codex_scaffolding(content: object) -> str | None:
+    """What kind of scaffolding a user message is; None if somebody said something in it."""
+    texts = _codex_texts(content)
+    if not texts or (isinstance(content, list) and len(texts) != len(content)):
+        return None
+    name = None
+    for text in texts:
+        match = _CODEX_TAG.fullmatch(text)
+        if match is None and not _is_agents_file(text):
+            return None
+        name = name or (match[1].partition(" ")[0] if match else "AGENTS.md")
+    return name
+
+
+def _is_agents_file(text: str) -> bool:
+    match = _CODEX_AGENTS.fullmatch(text)
+    return match is not None and (match[1] is not None or "<INSTRUCTIONS>" in text)
+
+
+class _Heard:
+    """A user message that an event tells of, until an item repeats it."""
+
+    __slots__ = ("cwd", "piece", "text")
+
+    def __init__(self, piece: Piece, text: str, cwd: str | None) -> None:
+        self.piece = piece
+        self.text = text
+        self.cwd = cwd
+
+
+class _CodexFile(_Records):
+    __slots__ = (
+        "answer", "by_id", "cwd", "heard", "ordinal", "spoken", "thoughts", "tip", "turn", "turns",
+        "twins",
+    )  # fmt: skip
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__("codex", lines)
+        self.by_id: dict[str, int] = {}  # -> index of the entry
+        self.turn = ""  # or the session, before its first turn
+        self.ordinal = 0  # items of the turn so far
+        self.tip = ROOT  # the entry that the next one hangs on
+        self.turns: list[int] = []  # entries of users on the path, oldest first
+        self.thoughts: list[Piece] = []  # until the answer they belong to
+        self.heard: list[_Heard] = []
+        self.spoken: list[str] = []  # by the user since the last answer
+        self.twins: dict[int, str] = {}  # entry -> what the event before it would be known by
+        self.answer = ROOT  # the newest entry that usage may be told of
+        self.cwd: str | None = None
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, found: Found) -> None:
+        """Count one record and remember what it says."""
+        record = self.open(found)
+        if record is None:
+            return
+        if self.out.time is None:
+            self.out.time = parse_time(record.get("timestamp"))
+        self.turn = self.turn or self.scope
+        kind, said = _codex_item(record)
+        if kind == "response_item":
+            self._take_item(found, said)
+        elif kind == "compacted":
+            self._take_compaction(found, said)
+        elif kind == "event_msg":
+            self._take_event(found, said)
+        else:
+            self._take_state(kind, said)
+            self.skip(kind)
+
+    def _take_state(self, kind: str, said: Json) -> None:
+        if kind in ("session_meta", "header"):
+            session, cwd = native_id(said.get("id")), _path_in(said)
+            if session is not None:
+                # A fork repeats the line of the session it comes from behind its own.
+                self.out.session = self.out.session or session
+                self.turn, self.ordinal = session, 0
+            self.cwd = self.cwd or cwd
+            self.out.cwd = self.out.cwd or cwd
+        elif kind == "turn_context":
+            turn = native_id(said.get("turn_id"))
+            self.cwd = _path_in(said) or self.cwd
+            if turn is not None and turn != self.turn:
+                self.turn, self.ordinal = turn, 0
+
+    def _native(self, said: Json, mark: str = "") -> str:
+        kept = {k: v for k, v in said.items() if v is not None and k not in _CODEX_UNSTEADY}
+        return f"{self.turn}/{self.ordinal}{mark}/{_fingerprint(kept)}"
+
+    def _take_item(self, found: Found, said: Json) -> None:
+        self.ordinal += 1
+        kind, content = said.get("type"), said.get("content")
+        if not isinstance(kind, str):
+            self.spoil(found, "a response_item without a type")
+        elif kind == "reasoning":
+            self._take_thought(Piece(self._native(said), found))
+        elif kind == "message":
+            role = said.get("role")
+            hidden = _codex_scaffolding(content) if role == "user" else None
+            if role == "developer" or hidden:
+                _count(self.out.counts.hidden, hidden or "developer")
+            elif role in ("user", "assistant", "system") and isinstance(content, (list, str)):
+                self._add(found, said, str(role))
+            elif isinstance(role, str) and isinstance(content, (list, str)):
+                self.skip(f"message of {role}")
+            else:
+                self.spoil(found, "a message without role or content")
+        elif kind in _CODEX_ITEMS:
+            self._add(found, said, "tool" if kind in _CODEX_RESULTS else "assistant")
+        else:
+            self.skip(kind)
+
+    def _take_thought(self, piece: Piece) -> None:
+        if piece.id in self.by_id:
+            _count(self.out.counts.known, "repeated item")
+            return
+        self.by_id[piece.id] = self.tip
+        self.thoughts.append(piece)
+
+    def _add(self, found: Found, said: Json, role: str) -> None:
+        piece = Piece(self._native(said), found)
+        twin = None
+        if role == "user":
+            twin = self._match_heard(_codex_texts(said.get("content")))
+        else:
+            self._say_heard()
+            self.spoken.clear()
+        if piece.id in self.by_id:
+            _count(self.out.counts.known, "repeated item")
+            self._go_on(self.by_id[piece.id], role)
+            return
+        entry = Entry(role, piece)
+        entry.calls = said.get("type") in _CODEX_CALLS
+        entry.results = role == "tool"
+        self._put(entry)
+        if twin is not None:
+            self.twins[self.tip] = twin
+
+    def _put(self, entry: Entry) -> None:
+        """Hang `entry` on the path, with the thoughts that led to it."""
+        if entry.role == "assistant":
+            entry.pieces += self.thoughts
+            self.thoughts = []
+        elif entry.role != "tool":
+            self._end_thoughts()
+        self._append(entry)
+
+    def _append(self, entry: Entry) -> None:
+        index = len(self.out.entries)
+        entry.parent, entry.cwd = self.tip, self.cwd
+        for piece in entry.pieces:
+            self.by_id[piece.id] = index
+        self.out.entries.append(entry)
+        self._go_on(index, entry.role)
+
+    def _go_on(self, index: int, role: str) -> None:
+        self.tip = index
+        self.out.undone = False
+        if role == "user":
+            self.turns.append(index)
+        elif role == "assistant":
+            self.answer = index
+
+    def _end_thoughts(self) -> None:
+        """Thoughts that led to no answer are a message of their own."""
+        if self.thoughts:
+            entry = Entry("assistant", self.thoughts[0])
+            entry.pieces, self.thoughts = self.thoughts, []
+            self._append(entry)
+
+    # -- compactions -------------------------------------------------------------------------------
+
+    def _take_compaction(self, found: Found, said: Json) -> None:
+        self.ordinal += 1
+        self._say_heard()
+        self.spoken.clear()
+        summary, opaque = _codex_summary(said)
+        piece = Piece(self._native(said), found)
+        if piece.id in self.by_id:
+            _count(self.out.counts.known, "repeated item")
+            self._go_on(self.by_id[piece.id], "summary")
+            return
+        if not self.out.entries:
+            self._recover(found, said, summary)
+        entry = Entry("summary", piece)
+        entry.compaction = Compaction(None)
+        entry.kind = "opaque" if opaque else None
+        self._put(entry)
+
+    def _recover(self, found: Found, said: Json, summary: str) -> None:
+        """Where a compaction begins the file, its history is all that is left of what was said."""
+        history = said.get("replacement_history")
+        for number, item in enumerate(history if isinstance(history, list) else ()):
+            if not isinstance(item, dict) or item.get("type") != "message":
+                continue
+            role, content = item.get("role"), item.get("content")
+            texts = _codex_texts(content)
+            if role not in ("user", "assistant") or not texts or "\n".join(texts) == summary:
+                continue
+            if role == "user" and _codex_scaffolding(content):
+                continue
+            self.out.counts.records += 1
+            self._put(Entry(str(role), Piece(self._native(item, f".{number}"), found, number)))
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def _take_event(self, found: Found, said: Json) -> None:
+        kind = said.get("type")
+        if kind == "user_message" and self._hear(found, said):
+            return
+        if kind == "thread_rolled_back":
+            self._roll_back(found, said.get("num_turns"))
+        elif kind == "thread_name_updated":
+            title = _string(said.get("thread_name"))
+            self.out.title = " ".join(title.split())[: timeline.NAME_CHARS_MAX].strip() or None
+        elif kind == "token_count" and self.answer >= 0 and isinstance(said.get("info"), dict):
+            self.out.entries[self.answer].usage = Piece("", found)
+            self.answer = ROOT
+        self.skip("event_msg")
+
+    def _roll_back(self, found: Found, count: object) -> None:
+        if type(count) is not int or count < 1:
+            self.out.notes.add("rollback", f"line {found.line}: a rollback of no number of turns")
+            return
+        self._say_heard()
+        self._end_thoughts()
+        self.spoken.clear()
+        for _ in range(min(count, len(self.turns))):
+            self.tip = self.out.entries[self.turns.pop()].parent
+        self.answer = ROOT
+        self.out.undone = True
+
+    def _hear(self, found: Found, said: Json) -> bool:
+        """Keep a user message that no item near by repeats, and say whether it is kept."""
+        text = _string(said.get("message")).strip()
+        if not text or _codex_scaffolding(text) or any(text in each for each in self.spoken):
+            return False
+        piece = Piece(self._native({"message": text}, "e"), found)
+        if piece.id in self.by_id:
+            self._go_on(self.by_id[piece.id], "user")
+            return False
+        if any(piece.id == each.piece.id for each in self.heard):
+            return False
+        self.heard.append(_Heard(piece, text, self.cwd))
+        if len(self.heard) > _NEAR_MAX:
+            self._say(self.heard.pop(0))
+        return True
+
+    def _match_heard(self, texts: list[str]) -> str | None:
+        """An item of the user came: the event it repeats is no message, what was heard before it
+        is. Returns what the event would be known by, if it says the same."""
+        whole = "\n".join(texts).strip()
+        self.spoken = [*self.spoken[1 - _NEAR_MAX :], whole]
+        heard, self.heard = self.heard, []
+        for number, each in enumerate(heard):
+            if each.text in whole:
+                self.skip("event_msg")
+                self.heard = heard[number + 1 :]
+                return each.piece.id if each.text == whole else None
+            self._say(each)
+        return None
+
+    def _say_heard(self) -> None:
+        heard, self.heard = self.heard, []
+        for each in heard:
+            self._say(each)
+
+    def _say(self, heard: _Heard) -> None:
+        """What was only heard of is a message of its own."""
+        cwd, self.cwd = self.cwd, heard.cwd
+        self._put(Entry("user", heard.piece))
+        self.cwd = cwd
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        self._say_heard()
+        self._end_thoughts()
+        entries, self.out.entries = self.out.entries, []
+        moved: list[int] = []  # old index -> new one
+        self.by_id.clear()
+        for index, entry in enumerate(entries):
+            entry.parent = moved[entry.parent] if entry.parent >= 0 else ROOT
+            entry.node = known(entry.id)
+            if entry.node is None and index in self.twins:
+                entry.node = known(self.twins[index])
+            if len(entry.pieces) > 1:
+                self._split(entry, known)
+            moved.append(len(self.out.entries))
+            self.out.entries.append(entry)
+        if entries:
+            self.out.active = moved[self.tip] if self.tip >= 0 else None
+        return self.out
+
+    def _split(self, entry: Entry, known: Known) -> None:
+        """Thoughts that were read before their answer was written are a node already: what comes
+        later hangs on it."""
+        apart = [piece for piece in entry.pieces[1:] if known(piece.id) not in (None, entry.node)]
+        if not apart or entry.id == apart[0].id:
+            return
+        thought = Entry("assistant", apart[0])
+        thought.pieces = apart
+        thought.node = known(apart[0].id)
+        thought.parent, thought.cwd = entry.parent, entry.cwd
+        entry.parent = len(self.out.entries)
+        entry.pieces = [piece for piece in entry.pieces if piece not in apart]
+        self.out.entries.append(thought)
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again: its thoughts first, as they stand in the file."""
+        renderer = Renderer()
+        time = None
+        for piece in sorted(entry.pieces, key=lambda piece: (piece.offset, piece.index)):
+            record = self.at(piece)
+            kind, said = _codex_item(record)
+            if piece.part is not None:
+                said = _codex_part(said, piece)
+            renderer.add(_codex_blocks(kind if piece.part is None else "response_item", said))
+            if piece is entry.pieces[0]:
+                time = parse_time(record.get("timestamp"))
+        content = self.close(entry, renderer)
+        content.time, content.cwd = time, entry.cwd
+        if entry.usage is not None:
+            info = _codex_item(self.at(entry.usage))[1].get("info")
+            _keep_usage(content, info.get("last_token_usage") if isinstance(info, dict) else None)
+        return content
+
+
+def _codex_part(said: Json, piece: Piece) -> Json:
+    history = said.get("replacement_history")
+    number = piece.part or 0
+    if not isinstance(history, list) or number >= len(history):
+        raise rewritten(piece.offset)
+    item = history[number]
+    if not isinstance(item, dict):
+        raise rewritten(piece.offset)
+    return item
+
+
+def _codex_summary(said: Json) -> tuple[str, bool]:
+    """The text of a compaction's summary, and whether the client keeps it to itself.
+
+    Newer clients leave `message` empty: then it is the last message of the history that goes on,
+    unless the history holds an encrypted one.
+    """
+    message, history = said.get("message"), said.get("replacement_history")
+    if isinstance(message, str) and message.strip():
+        return message, False
+    items = (
+        [item for item in history if isinstance(item, dict)] if isinstance(history, list) else []
+    )
+    if not any(item.get("encrypted_content") for item in items) and items:
+        text = "\n".join(_codex_texts(items[-1].get("content")))
+        if text.strip():
+            return text, False
+    return _OPAQUE, True
+
+
+def _codex_blocks(kind: str, said: Json) -> list[Json]:
+    """The blocks of one record."""
+    if kind == "compacted":
+        return [_text_block(_codex_summary(said)[0])]
+    if kind == "event_msg":
+        images = said.get("images")
+        pictures = [image_block(url) for url in images] if isinstance(images, list) else []
+        return [_text_block(_string(said.get("message"))), *pictures]
+    item = said.get("type")
+    call = native_id(said.get("call_id")) or native_id(said.get("id")) or ""
+    if item == "message":
+        return _codex_parts(said.get("content"))
+    if item == "reasoning":
+        return [_codex_thought(said)]
+    if item in _CODEX_RESULTS:
+        return [_codex_result(said, call)]
+    if isinstance(item, str) and item in _CODEX_CALLS:
+        given = said.get(_CODEX_CALLS[item])
+        given = _inner_json(given) or given
+        if not isinstance(given, dict):
+            given = {"input": given}
+        name = native_id(said.get("name")) or item.removesuffix("_call")
+        return [{"type": "tool_use", "id": call, "name": name, "input": given}]
+    if isinstance(item, str) and item in _CODEX_DONE:
+        name, field = _CODEX_DONE[item]
+        given = {field: said[field]} if field in said else {}
+        blocks: list[Json] = [{"type": "server_tool_use", "id": call, "name": name, "input": given}]
+        if isinstance(said.get("result"), str):
+            blocks.append(image_block(f"data:image/png;base64,{said['result']}"))
+        return blocks
+    return []
+
+
+def _text_block(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _codex_parts(content: object) -> list[Json]:
+    """Blocks for the content of a message or of a result."""
+    if isinstance(content, str):
+        return [_text_block(content)]
+    blocks: list[Json] = []
+    for part in content if isinstance(content, list) else ():
+        if not isinstance(part, dict):
+            blocks.append({"type": "unknown", "value": part})
+        elif isinstance(part.get("text"), str):
+            blocks.append(_text_block(part["text"]))
+        elif part.get("type") == "input_image":
+            blocks.append(image_block(part.get("image_url")))
+        else:
+            blocks.append(part)
+    return blocks
+
+
+def _codex_thought(said: Json) -> Json:
+    texts = _codex_texts(said.get("summary")) or _codex_texts(said.get("content"))
+    block: Json = {"type": "thinking", "thinking": "\n\n".join(texts)}
+    if isinstance(said.get("encrypted_content"), str):
+        block["encrypted_content"] = said["encrypted_content"]
+    return block
+
+
+def _codex_result(said: Json, call: str) -> Json:
+    output = said.get("output", said.get("tools"))
+    block: Json = {"type": "tool_result", "tool_use_id": call}
+    inner = _inner_json(output)
+    if isinstance(inner, dict) and isinstance(inner.get("output"), str):
+        output = inner["output"]
+    elif isinstance(output, dict):
+        if output.get("success") is False:
+            block["is_error"] = True
+        output = output.get("content", output)
+    if isinstance(output, list):
+        block["content"] = _codex_parts(output)
+    else:
+        block["content"] = output if isinstance(output, str) else compact_json(output)
+    return block
+
+
+def read_codex(stream: BinaryIO) -> list[Draft]:
+    """The one conversation of a rollout file."""
+    file = _CodexFile(Lines(stream, is_codex_record))
+    for found in file.lines:
+        file.take(found)
+    return [file.finish]
+
+
+def codex_family(record: Json) -> tuple[str, str | None] | None:
+    """The session of a rollout's first line and the session it was forked from."""
+    kind, said = _codex_item(record)
+    session = native_id(said.get("id")) if kind in ("session_meta", "header") else None
+    return None if session is None else (session, native_id(said.get("forked_from_id")))
+
+
+# ================================================================================================
+# 10. pi
+#
+# One session file: a header, then entries with `id` and `parentId`. In version 1 they have neither
+# and form one line. Ids have 8 digits, so that a message is known by id and time together.
+# ================================================================================================
+
+_PI_ROLES = {
+    "user": ("user", None),
+    "assistant": ("assistant", None),
+    "toolResult": ("tool", None),
+    "bashExecution": ("user", "shell"),
+    "custom": ("user", "custom"),
+    "hookMessage": ("user", "custom"),
+}
+_PI_STATES = (
+    "custom", "label", "model_change", "session", "session_info", "thinking_level_change",
+)  # fmt: skip
+_PI_MESSAGES = ("branch_summary", "compaction", "custom_message", "message")
+
+
+def is_pi_record(record: Json) -> bool:
+    """Whether this looks like a line of a pi session file."""
+    kind = record.get("type")
+    if kind == "session":
+        return isinstance(record.get("id"), str) and "cwd" in record
+    if kind == "message":
+        return isinstance(record.get("message"), dict) and "timestamp" in record
+    return (
+        kind in (*_PI_MESSAGES, *_PI_STATES) and "timestamp" in record and "payload" not in record
+    )
+
+
+class _PiLink:
+    """A record, which others may hang on: its parent, and its entry if it is a message.
+
+    `above` is an earlier link, ROOT, LOST, or an id that did not stand before it.
+    """
+
+    __slots__ = ("above", "entry")
+
+    def __init__(self, above: int | str, entry: int) -> None:
+        self.above = above
+        self.entry = entry  # ROOT: only state
+
+
+class _PiFile(_Records):
+    __slots__ = ("by_id", "by_key", "keeps", "links", "repeats", "resolved")
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__("pi", lines)
+        self.links: list[_PiLink] = []
+        self.by_id: dict[str, int] = {}  # id of a record -> its newest link so far
+        self.by_key: dict[str, int] = {}  # what a message is known by -> entry
+        self.keeps: dict[int, int | str] = {}  # link of a compaction -> the first link it keeps
+        self.repeats: dict[str, int] = {}  # content -> how often it came
+        self.resolved: list[int] = []  # of each link, the entry that it is or hangs on
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, found: Found) -> None:
+        """Count one record and remember what it says."""
+        record = self.open(found)
+        if record is None:
+            return
+        kind = record.get("type")
+        id = native_id(record.get("id")) if kind != "session" else None
+        entry = ROOT
+        if kind == "session":
+            self._take_header(record)
+        elif kind in _PI_MESSAGES:
+            made = self._message(found, record, str(kind))
+            if made is not None:
+                entry = self._add(found, record, made, id)
+        elif kind == "session_info":
+            title = " ".join(_string(record.get("name")).split())
+            self.out.title = title[: timeline.NAME_CHARS_MAX].strip() or self.out.title
+            self.skip("session_info")
+        else:
+            self.skip(kind if isinstance(kind, str) else "unknown")
+        self._link(record, id, entry)
+
+    def _take_header(self, record: Json) -> None:
+        out = self.out
+        out.session = out.session or native_id(record.get("id"))
+        out.cwd = out.cwd or _path_in(record)
+        out.time = parse_time(record.get("timestamp")) if out.time is None else out.time
+        self.skip("session")
+
+    def _link(self, record: Json, id: str | None, entry: int) -> None:
+        """Remember where the record stands. One without id hangs on the record before it."""
+        above: int | str = len(self.links) - 1
+        if id is not None or "parentId" in record:
+            parent = native_id(record.get("parentId"))
+            above = ROOT if record.get("parentId", 0) is None else LOST
+            if parent is not None:
+                above = self.by_id.get(parent, parent) if parent != id else LOST
+        if record.get("type") == "session":
+            above = len(self.links) - 1  # nothing names it
+        if record.get("type") == "compaction":
+            first, index = record.get("firstKeptEntryId"), record.get("firstKeptEntryIndex")
+            if isinstance(first, str):
+                self.keeps[len(self.links)] = self.by_id.get(first, first)
+            elif type(index) is int and 0 <= index < len(self.links):
+                self.keeps[len(self.links)] = index
+        if id is not None:
+            self.by_id[id] = len(self.links)
+        self.links.append(_PiLink(above, entry))
+
+    def _message(self, found: Found, record: Json, kind: str) -> Entry | None:
+        """The entry of a record that should hold a message; None if it holds none."""
+        piece = Piece("", found)
+        if kind == "compaction" and isinstance(record.get("summary"), str):
+            entry = Entry("summary", piece)
+            entry.compaction = Compaction(None)
+            entry.compaction.copied_only = True
+            return entry
+        if kind == "branch_summary" and isinstance(record.get("summary"), str):
+            entry = Entry("summary", piece)
+            entry.kind = "branch_summary"
+            return entry
+        said = record if kind == "custom_message" else record.get("message")
+        role = "custom" if kind == "custom_message" else None
+        if isinstance(said, dict) and role is None:
+            role = said.get("role") if isinstance(said.get("role"), str) else None
+        if kind in ("compaction", "branch_summary") or not isinstance(said, dict) or role is None:
+            self.spoil(found, f"a {kind} record without message")
+            return None
+        if role not in _PI_ROLES:
+            self.out.notes.add("unknown role", f"line {found.line}: role {role!r:.80} is not read")
+            self.skip(f"message of {role}")
+            return None
+        content = said.get("content")
+        if isinstance(content, str) and _HANDOFF.fullmatch(content):
+            _count(self.out.counts.hidden, "timeline-handoff")
+            return None
+        entry = Entry(_PI_ROLES[role][0], piece)
+        entry.kind = _PI_ROLES[role][1]
+        entry.calls = role == "assistant" and _has_block(content, "toolCall")
+        entry.results = role == "toolResult"
+        return entry
+
+    def _add(self, found: Found, record: Json, entry: Entry, id: str | None) -> int:
+        """Take the entry in, unless the file has it already; returns its index."""
+        print = _fingerprint([entry.role, _pi_blocks(record)])
+        print = f"{self.scope}/{print}/{_next(self.repeats, print)}"
+        if id is None:
+            key = f"{self.scope}/L{len(self.links)}"
+        else:
+            # As it stands, for whoever writes it writes it so each time.
+            key = f"{id}@{_string(record.get('timestamp'))[:40]}"
+        if key in self.by_key:
+            return self._repeat(self.by_key[key], found, record)
+        entry.pieces[0].id, entry.also, entry.native = key, print, id
+        self.by_key[key] = len(self.out.entries)
+        self.out.entries.append(entry)
+        return len(self.out.entries) - 1
+
+    def _repeat(self, index: int, found: Found, record: Json) -> int:
+        first = self.out.entries[index]
+        if _pi_blocks(self.at(first.pieces[0])) == _pi_blocks(record):
+            _count(self.out.counts.known, "repeated entry")
+        else:
+            self.note_changed(found, first)
+        return index
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        entries = self.out.entries
+        for entry in entries:
+            entry.node = known(entry.id)
+            if entry.native is None:
+                continue
+            # A file of version 1 that pi has written again, with ids.
+            if entry.node is None and entry.also is not None:
+                entry.node = known(entry.also)
+            entry.also = None
+        self._resolve()
+        self._hang()
+        self._read_compactions()
+        self._find_active()
+        return self.out
+
+    def _above(self, link: _PiLink) -> int:
+        return self.by_id.get(link.above, LOST) if isinstance(link.above, str) else link.above
+
+    def _resolve(self) -> None:
+        """For each link the entry that it is or hangs on; LOST behind a parent that is missing."""
+        self.resolved = resolved = [link.entry for link in self.links]
+        done = [link.entry >= 0 for link in self.links]
+        for start in range(len(self.links)):
+            way, index = [], start
+            while index >= 0 and not done[index]:
+                done[index] = True
+                resolved[index] = LOST  # stands if the way comes back here: a cycle
+                way.append(index)
+                index = self._above(self.links[index])
+            end = resolved[index] if index >= 0 else index
+            for each in way:
+                resolved[each] = end
+
+    def _hang(self) -> None:
+        """Give each entry its parent."""
+        entries = self.out.entries
+        parents = [ROOT] * len(entries)
+        done = [False] * len(entries)
+        for link in self.links:
+            if link.entry < 0 or done[link.entry]:
+                continue
+            done[link.entry] = True
+            above = self._above(link)
+            parent = self.resolved[above] if above >= 0 else above
+            if parent == link.entry:
+                parent = LOST
+                entries[link.entry].gap = "self parent"
+            elif parent == LOST:
+                entries[link.entry].gap = "parent not in file"
+            parents[link.entry] = parent
+        for index, reason in settle(parents).items():
+            entries[index].gap = reason or entries[index].gap
+        for entry, parent in zip(entries, parents, strict=True):
+            entry.parent = parent
+
+    def _read_compactions(self) -> None:
+        """What is kept: the messages on the way from the compaction up to the first one named."""
+        entries = self.out.entries
+        for number, first in self.keeps.items():
+            first = self.by_id.get(first, LOST) if isinstance(first, str) else first
+            summary = self.links[number].entry
+            told = entries[summary].compaction if summary >= 0 else None
+            if first < 0 or told is None or told.kept:
+                continue
+            way, index = [], self._above(self.links[number])
+            # Parents stand before their children, or else they would be searched for in vain.
+            while index > first:
+                way.append(index)
+                above = self._above(self.links[index])
+                index = above if above < index else LOST
+            if index == first:
+                kept = [self.links[each].entry for each in reversed([*way, first])]
+                told.kept = [e for e in kept if e >= 0 and entries[e].compaction is None]
+
+    def _find_active(self) -> None:
+        """The newest message; with a warning where the last line, a state, hangs elsewhere."""
+        entries = self.out.entries
+        if not entries:
+            return
+        self.out.active = next(link.entry for link in reversed(self.links) if link.entry >= 0)
+        if self.links[-1].entry < 0 and self.resolved[-1] != self.out.active:
+            self.out.notes.add(
+                "stale last line",
+                "the last line hangs on an older message; the newest message is taken",
+            )
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        record = self.at(entry.pieces[0])
+        if not is_pi_record(record):
+            raise rewritten(entry.pieces[0].offset)
+        renderer = Renderer()
+        renderer.add(_pi_blocks(record))
+        content = self.close(entry, renderer)
+        content.time = parse_time(record.get("timestamp"))
+        said = record.get("message")
+        _keep_usage(content, said.get("usage") if isinstance(said, dict) else None)
+        return content
+
+
+def _next(table: dict[str, int], name: str) -> int:
+    table[name] = table.get(name, 0) + 1
+    return table[name]
+
+
+def _pi_blocks(record: Json) -> list[Json]:
+    """The blocks of one record."""
+    if record.get("type") in ("compaction", "branch_summary"):
+        return [_text_block(_string(record.get("summary")))]
+    said = record.get("message") if record.get("type") == "message" else record
+    said = said if isinstance(said, dict) else {}
+    content = said.get("content")
+    if said.get("role") == "bashExecution":
+        text = f"$ {_string(said.get('command'))}\n{_string(said.get('output'))}"
+        code = said.get("exitCode")
+        return [_text_block(text if code in (0, None) else f"{text}\n[exit code {code!s:.20}]")]
+    blocks = [_text_block(content)] if isinstance(content, str) else []
+    blocks += [_pi_block(each) for each in (content if isinstance(content, list) else ())]
+    if said.get("role") != "toolResult":
+        return blocks
+    result: Json = {
+        "type": "tool_result",
+        "tool_use_id": native_id(said.get("toolCallId")) or "",
+        "content": blocks,
+    }
+    if said.get("isError") is True:
+        result["is_error"] = True
+    return [result]
+
+
+def _pi_block(block: object) -> Json:
+    if not isinstance(block, dict):
+        return {"type": "unknown", "value": block}
+    kind = block.get("type")
+    if kind == "text" and isinstance(block.get("text"), str):
+        return _text_block(block["text"])
+    if kind == "thinking" and isinstance(block.get("thinking"), str):
+        thought: Json = {"type": "thinking", "thinking": block["thinking"]}
+        if isinstance(block.get("thinkingSignature"), str):
+            thought["signature"] = block["thinkingSignature"]
+        return thought
+    if kind == "toolCall":
+        given = block.get("arguments")
+        return {
+            "type": "tool_use",
+            "id": native_id(block.get("id")) or "",
+            "name": native_id(block.get("name")) or "tool",
+            "input": given if isinstance(given, dict) else {"arguments": given},
+        }
+    if kind == "image" and isinstance(block.get("data"), str):
+        media = native_id(block.get("mimeType")) or "unknown type"
+        source = {"type": "base64", "media_type": media, "data": block["data"]}
+        return {"type": "image", "source": source}
+    return block
+
+
+def read_pi(stream: BinaryIO) -> list[Draft]:
+    """The one conversation of a pi session file."""
+    file = _PiFile(Lines(stream, is_pi_record))
+    for found in file.lines:
+        file.take(found)
+    return [file.finish]
+
+
+# ================================================================================================
+# 11. Gemini
+#
+# A session is a list that its lines change: a message, the same again with more in it, a list that
+# takes the place of all (set-up, compression), a step back. Before 2026 it was one JSON object. A
+# saved chat has neither ids nor times.
+# ================================================================================================
+
+_GEMINI_TYPES = {"user": "user", "gemini": "assistant"}
+_GEMINI_NOTICES = ("error", "info", "warning")
+_GEMINI_ROLES = {"user": "user", "model": "assistant"}
+_SETUP = re.compile(
+    r"\s*(This is the Gemini CLI\b.*|<session_context>.*</session_context>\s*)", re.DOTALL
+)
+_SETUP_ANSWER = "Got it"
+_STATE = -3  # instead of an entry: a notice, or scaffolding
+
+
+def is_gemini_record(record: Json) -> bool:
+    """Whether this looks like a line of a session file."""
+    if "$set" in record or "$rewindTo" in record:
+        return len(record) == 1
+    kind = record.get("type")
+    if kind is None:
+        return isinstance(record.get("sessionId"), str) and (
+            "projectHash" in record or "startTime" in record
+        )
+    told = kind in (*_GEMINI_TYPES, *_GEMINI_NOTICES) and "uuid" not in record
+    return told and "content" in record and "timestamp" in record and "id" in record
+
+
+def is_gemini_document(value: object) -> bool:
+    """Whether this looks like a session or a saved chat that is one JSON value."""
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        return is_gemini_record(value)
+    history = _gemini_history(value)
+    return history is not None and any(map(_is_turn, history))
+
+
+def _gemini_history(value: object) -> list[Any] | None:
+    """The turns of a saved chat, or of a state kept for `/restore`."""
+    if isinstance(value, dict):
+        client = value.get("clientHistory")
+        value = client if isinstance(client, list) else value.get("history")
+    return value if isinstance(value, list) else None
+
+
+def _is_turn(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("role"), str)
+        and value["role"] in _GEMINI_ROLES
+        and isinstance(value.get("parts"), list)
+    )
+
+
+def _gemini_text(content: object) -> str:
+    """All text of a content: a string, or parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+class _GeminiFile(_Records):
+    """A session. Its list holds (id, entry) with entry _STATE for what is no message."""
+
+    __slots__ = ("begun", "by_id", "list", "places", "prints", "tip", "whole")
+
+    def __init__(self, lines: Lines, whole: Json | None) -> None:
+        super().__init__("gemini", lines)
+        self.whole = whole  # a session that is one JSON object
+        self.by_id: dict[str, int] = {}  # id, or another one of the same message -> entry
+        self.list: list[tuple[str, int]] = []  # what the client shows now
+        self.places: dict[str, int] = {}  # id -> where it stands in the list
+        self.prints: list[str] = []  # of each entry, type and content as a hash
+        self.tip = ROOT  # the entry that the next one hangs on
+        self.begun = False  # set-up was just hidden, which the model answers
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, found: Found) -> None:
+        """Count one record and remember what it says."""
+        record = self.open(found)
+        if record is None:
+            return
+        if isinstance(record.get("messages"), list) and "sessionId" in record:
+            self.out.counts.records -= 1  # only what it holds is counted
+            self.take_session(found, record)
+        elif "$set" in record:
+            self._take_set(found, record["$set"])
+        elif "$rewindTo" in record:
+            self._rewind(native_id(record["$rewindTo"]))
+            self.skip("$rewindTo")
+        elif record.get("type") is None and "sessionId" in record:
+            self._take_header(record)
+            self.skip("header")
+        else:
+            self._take_message(found, record, None)
+
+    def take_session(self, found: Found, record: Json) -> None:
+        """A session that is one object."""
+        self._take_header(record)
+        for number, message in enumerate(record["messages"]):
+            self.out.counts.records += 1
+            self._take_message(found, message, number)
+
+    def _take_header(self, record: Json) -> None:
+        out = self.out
+        out.session = out.session or native_id(record.get("sessionId"))
+        if out.time is None:
+            out.time = parse_time(record.get("startTime"))
+        self._take_title(record)
+
+    def _take_title(self, record: Json) -> None:
+        title = " ".join(_string(record.get("summary")).split())
+        self.out.title = title[: timeline.NAME_CHARS_MAX].strip() or self.out.title
+
+    def _take_message(self, found: Found, record: object, part: int | None) -> None:
+        """A message, or one of a session's `messages`: at the end of the list, or in its place."""
+        if not isinstance(record, dict):
+            self.spoil(found, "a message that is no object")
+            return
+        kind, id = record.get("type"), native_id(record.get("id"))
+        if not isinstance(kind, str) or kind not in (*_GEMINI_TYPES, *_GEMINI_NOTICES):
+            self.skip(kind if isinstance(kind, str) else "unknown")
+            return
+        if id is None:
+            id = f"#{found.line}.{found.index}.{part or 0}"
+        index = self.by_id.get(id)
+        if index is not None and index != _STATE:
+            entry = self.out.entries[index]
+            name = f"{entry.id}#{len(entry.pieces)}"
+            entry.pieces.append(Piece(name, found, part))
+            self.prints[index] = _gemini_print(record)
+        else:
+            index = self._new(found, record, id, part)
+        if id not in self.places:
+            self._push(id, index)
+
+    def _new(self, found: Found, record: Json, id: str, part: int | None) -> int:
+        """The index of a new entry; _STATE for what is counted as no message."""
+        kind, text = record["type"], _gemini_text(record.get("content"))
+        begun, self.begun = self.begun, False
+        if kind in _GEMINI_NOTICES:
+            self.skip(kind)
+        elif kind == "user" and _SETUP.fullmatch(text):
+            self.begun = True
+            _count(self.out.counts.hidden, "set-up")
+        elif kind == "gemini" and begun and text.startswith(_SETUP_ANSWER):
+            _count(self.out.counts.hidden, "set-up")
+        elif kind == "user" and _HANDOFF.fullmatch(text):
+            _count(self.out.counts.hidden, "timeline-handoff")
+        else:
+            return self._add(found, record, id, part, _GEMINI_TYPES[kind])
+        self.by_id[id] = _STATE
+        return _STATE
+
+    def _add(self, found: Found, record: Json, id: str, part: int | None, role: str) -> int:
+        entry = Entry(role, Piece(f"{self.scope}/{id}", found, part))
+        entry.native = id
+        entry.parent = self.tip
+        self.by_id[id] = len(self.out.entries)
+        self.out.entries.append(entry)
+        self.prints.append(_gemini_print(record))
+        return self.by_id[id]
+
+    def _push(self, id: str, index: int) -> None:
+        self.places[id] = len(self.list)
+        self.list.append((id, index))
+        if index >= 0:
+            self.tip = index
+            self.out.undone = False
+
+    # -- the list ----------------------------------------------------------------------------------
+
+    def _rewind(self, id: str | None) -> None:
+        """Drop the message and all behind it; all, if it is not in the list."""
+        self._cut(self.places.get(id, 0) if id is not None else 0)
+        self.tip = next((index for _, index in reversed(self.list) if index >= 0), ROOT)
+        self.out.undone = True
+
+    def _cut(self, length: int) -> None:
+        while len(self.list) > length:
+            self.places.pop(self.list.pop()[0], None)
+
+    def _take_set(self, found: Found, fields: object) -> None:
+        self.skip("$set")
+        if not isinstance(fields, dict):
+            return
+        self._take_title(fields)
+        if isinstance(fields.get("messages"), list):
+            self._set_list(found, fields["messages"])
+
+    def _set_list(self, found: Found, messages: list[Any]) -> None:
+        """A list takes the place of the one so far.
+
+        The message at its head that nobody knows is the summary of what was before; without any
+        unknown one, a list that ends earlier is a step back.
+        """
+        self.out.counts.records += len(messages)
+        end, before = self.tip, {index for _, index in self.list if index >= 0}
+        last = self.list[-1][1] if self.list else ROOT
+        known = self._match(messages)
+        self._cut(0)
+        summary, fresh, heads = ROOT, False, True
+        kept: list[int] = []
+        for number, message in enumerate(messages):
+            index = known[number]
+            if index is not None:
+                self._keep(message, index)
+                if index in before:
+                    kept.append(index)
+                heads = heads and index < 0
+                continue
+            if summary >= 0 and self.list[-1][1] == summary and _is_setup_answer(message):
+                entry = self.out.entries[summary]
+                entry.pieces.append(Piece(f"{entry.id}#1", found, number))
+                self._alias(message, summary)
+                continue
+            count = len(self.out.entries)
+            self.tip = end if heads else self.tip
+            self._take_message(found, message, number)
+            if len(self.out.entries) > count:
+                if heads and end >= 0:
+                    summary = count
+                    self.out.entries[summary].role = "summary"
+                    self.out.entries[summary].compaction = Compaction(None)
+                fresh, heads = True, False
+        if summary >= 0:
+            told = self.out.entries[summary].compaction
+            assert told is not None
+            told.kept = list(dict.fromkeys(kept))
+        self._end_list(summary, fresh, end, last)
+
+    def _end_list(self, summary: int, fresh: bool, end: int, last: int) -> None:
+        """Where the client goes on: behind the last of the list."""
+        newest = next((index for _, index in reversed(self.list) if index >= 0), ROOT)
+        told = self.out.entries[summary].compaction if summary >= 0 else None
+        if told is not None and (newest in told.kept or newest == summary):
+            newest = summary  # which stands for its last copy too
+        if not fresh and newest != end:
+            same = newest == last and newest >= 0
+            self.out.undone = not same or self.out.undone
+        self.tip = newest if newest != ROOT or not fresh else self.tip
+
+    def _keep(self, message: object, index: int) -> None:
+        """A message of a new list that the file has already."""
+        _count(self.out.counts.known, "in $set.messages")
+        self._alias(message, index)
+        if index >= 0:
+            self.tip = index
+
+    def _alias(self, message: object, index: int) -> None:
+        id = native_id(message.get("id")) if isinstance(message, dict) else None
+        if id is None and index >= 0:
+            id = self.out.entries[index].native
+        if id is not None:
+            self.by_id.setdefault(id, index)
+            if id not in self.places:
+                self.places[id] = len(self.list)
+                self.list.append((id, index))
+
+    def _match(self, messages: list[Any]) -> list[int | None]:
+        """Which entry each message of a new list is: that of its id, else one of equal content in
+        the same order as in the list so far; None for an unknown one."""
+        spots: dict[str, list[int]] = {}
+        for at_place, (_, index) in enumerate(self.list):
+            if index >= 0:
+                spots.setdefault(self.prints[index], []).append(at_place)
+        from bisect import bisect_left
+
+        found: list[int | None] = []
+        start = 0
+        for message in messages:
+            id = (native_id(message.get("id")) if isinstance(message, dict) else None) or ""
+            one, place = self.by_id.get(id), self.places.get(id)
+            if one is None and isinstance(message, dict):
+                equal = spots.get(_gemini_print(message), [])
+                at = bisect_left(equal, start)
+                if at < len(equal):
+                    place, one = equal[at], self.list[equal[at]][1]
+            if place is not None:
+                start = max(start, place + 1)
+            found.append(one)
+        return found
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        for entry in self.out.entries:
+            entry.node = known(entry.id)
+        if self.out.entries:
+            self.out.active = self.tip if self.tip >= 0 else None
+        return self.out
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`: its newest record; of a summary the first, which an answer of
+        the model may follow."""
+        record = self._read(entry.pieces[-1 if entry.compaction is None else 0])
+        renderer = Renderer()
+        renderer.add(_gemini_blocks(record))
+        content = self.close(entry, renderer)
+        content.time = parse_time(record.get("timestamp"))
+        _keep_usage(content, record.get("tokens"))
+        return content
+
+    def _read(self, piece: Piece) -> Json:
+        record: Any = self.at(piece) if self.whole is None else self.whole
+        if piece.part is not None:
+            fields = record.get("$set", record)
+            messages = fields.get("messages") if isinstance(fields, dict) else None
+            if not isinstance(messages, list) or piece.part >= len(messages):
+                raise rewritten(piece.offset)
+            record = messages[piece.part]
+        if not isinstance(record, dict):
+            raise rewritten(piece.offset)
+        return record
+
+
+def _is_setup_answer(message: object) -> bool:
+    return (
+        isinstance(message, dict)
+        and message.get("type") == "gemini"
+        and _gemini_text(message.get("content")).startswith(_SETUP_ANSWER)
+    )
+
+
+def _gemini_print(record: Json) -> str:
+    return _fingerprint([record.get("type"), record.get("content")])
+
+
+def _gemini_blocks(record: Json) -> list[Json]:
+    """The blocks of a message of a session: thoughts, what was said, calls with their results."""
+    blocks: list[Json] = []
+    thoughts = record.get("thoughts")
+    for thought in thoughts if isinstance(thoughts, list) else ():
+        if isinstance(thought, dict):
+            words = [_string(thought.get(name)) for name in ("subject", "description")]
+            blocks.append({"type": "thinking", "thinking": ": ".join(w for w in words if w)})
+    blocks += _gemini_parts(record.get("content"))
+    calls = record.get("toolCalls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            blocks += _gemini_call(call)
+    return blocks
+
+
+def _gemini_call(call: Json) -> list[Json]:
+    id, name = native_id(call.get("id")) or "", native_id(call.get("name")) or "tool"
+    given = call.get("args")
+    given = given if isinstance(given, dict) else {"args": given}
+    blocks: list[Json] = [{"type": "tool_use", "id": id, "name": name, "input": given}]
+    if call.get("result") is None:
+        return blocks
+    result: Json = {"type": "tool_result", "tool_use_id": id}
+    result["content"] = _gemini_result(call["result"])
+    if call.get("status") == "error":
+        result["is_error"] = True
+    return [*blocks, result]
+
+
+def _gemini_result(result: object) -> object:
+    """What a tool answered: its text where it is no more than that."""
+    answers = []
+    for part in result if isinstance(result, list) else [result]:
+        said = part.get("functionResponse") if isinstance(part, dict) else None
+        if isinstance(said, dict):
+            answers.append(_text_block(_gemini_answer(said.get("response"))))
+        else:
+            answers += _gemini_parts(part)
+    return answers[0]["text"] if len(answers) == 1 and answers[0]["type"] == "text" else answers
+
+
+def _gemini_answer(response: object) -> str:
+    if isinstance(response, dict) and len(response) == 1:
+        (response,) = response.values()
+    return response if isinstance(response, str) else compact_json(response)
+
+
+def _gemini_parts(content: object) -> list[Json]:
+    """Blocks for a string or for parts as the API of Gemini has them."""
+    blocks: list[Json] = []
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            if part or not isinstance(content, str):
+                blocks.append(_text_block(part))
+        elif isinstance(part, dict):
+            blocks.append(_gemini_part(part))
+        elif part is not None:
+            blocks.append({"type": "unknown", "value": part})
+    return blocks
+
+
+def _gemini_part(part: Json) -> Json:
+    data, call, said = (
+        part.get(name) for name in ("inlineData", "functionCall", "functionResponse")
+    )
+    if isinstance(part.get("text"), str):
+        if part.get("thought") is True:
+            return {"type": "thinking", "thinking": part["text"]}
+        return _text_block(part["text"])
+    if isinstance(data, dict) and isinstance(data.get("data"), str):
+        media = native_id(data.get("mimeType")) or "unknown type"
+        kind = "image" if media.startswith("image/") else "document"
+        source = {"type": "base64", "media_type": media, "data": data["data"]}
+        return {"type": kind, "source": source}
+    if isinstance(call, dict):
+        return _gemini_call({**call, "result": None})[0]
+    if isinstance(said, dict):
+        answer = _gemini_answer(said.get("response"))
+        return {"type": "tool_result", "tool_use_id": native_id(said.get("id")) or "",
+                "content": answer}  # fmt: skip
+    return part
+
+
+class _GeminiChat:
+    """A saved chat: turns without ids, known by what they say and what they hang on."""
+
+    __slots__ = ("called", "calls", "history", "out")
+
+    def __init__(self, history: list[Any]) -> None:
+        self.history = history
+        self.called: dict[str, int] = {}  # name of a tool -> how often it was called
+        self.calls: dict[str, list[str]] = {}  # name of a tool -> calls without result
+        self.out = Transcript("gemini", False, self.content)
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        counts, entries = self.out.counts, self.out.entries
+        counts.records += len(self.history)
+        begun, above = False, None
+        for number, turn in enumerate(self.history):
+            if not _is_turn(turn):
+                counts.bad += 1
+                self.out.notes.add("no message", f"turn {number}: no role or no parts")
+                continue
+            text, role = _gemini_text(turn["parts"]), _GEMINI_ROLES[turn["role"]]
+            setup = not entries and role == "user" and _SETUP.fullmatch(text) is not None
+            if setup or (begun and role == "assistant" and text.startswith(_SETUP_ANSWER)):
+                begun = setup
+                _count(counts.hidden, "set-up")
+                continue
+            begun = False
+            above = "#" + sha256(compact_json([above, role, turn["parts"]]).encode())
+            found = Found(turn, number + 1, 0, 0)
+            entry = Entry(role, Piece(above, found, number))
+            entry.parent = len(entries) - 1
+            self._pair(turn["parts"])
+            entry.calls = role == "assistant" and _has_part(turn["parts"], "functionCall")
+            entry.results = role == "user" and _has_part(turn["parts"], "functionResponse")
+            if entry.results:
+                only = all("functionResponse" in p for p in turn["parts"] if isinstance(p, dict))
+                entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+            entry.node = known(entry.id)
+            entries.append(entry)
+        self.out.active = len(entries) - 1 if entries else None
+        return self.out
+
+    def _pair(self, parts: list[Any]) -> None:
+        """Give calls and results without id one: results answer the calls of a name in order."""
+        for part in parts:
+            call = part.get("functionCall") if isinstance(part, dict) else None
+            said = part.get("functionResponse") if isinstance(part, dict) else None
+            for value in (call, said):
+                if (
+                    not value
+                    or not isinstance(value, dict)
+                    or native_id(value.get("id")) is not None
+                ):
+                    continue
+                name = native_id(value.get("name")) or "tool"
+                waiting = self.calls.setdefault(name, [])
+                if value is call:
+                    number = _next(self.called, name)
+                    value["id"] = name if number == 1 else f"{name} ({number})"
+                    waiting.append(value["id"])
+                elif waiting:
+                    value["id"] = waiting.pop(0)
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`."""
+        renderer = Renderer()
+        renderer.add(_gemini_parts(self.history[entry.pieces[0].part or 0]["parts"]))
+        content = renderer.finish()
+        if content.blocks is not None:
+            content.size = len(compact_json(content.blocks).encode())
+        return content
+
+
+def _has_part(parts: list[Any], name: str) -> bool:
+    return any(isinstance(part, dict) and name in part for part in parts)
+
+
+class _Whole:
+    """A JSON value that a file is as a whole; `torn`: the end of it is lost."""
+
+    __slots__ = ("mended", "torn", "value")
+
+    def __init__(self, value: Any, mended: bool, torn: bool) -> None:
+        self.value = value
+        self.mended = mended
+        self.torn = torn
+
+
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
+
+
+def whole_json(stream: BinaryIO) -> _Whole | None:
+    """The one object or array that a stream holds; None for anything else, and above a limit."""
+    stream.seek(0)
+    raw = stream.read(LINE_BYTES_MAX + 1)
+    text, odd = decode_line(raw)
+    place = _after_space(text, 0)
+    if len(raw) > LINE_BYTES_MAX or text[place : place + 1] not in ("{", "["):
+        return None
+    torn = False
+    try:
+        value, end = _scan(text, place)
+    except json.JSONDecodeError as error:
+        line = text[place:].partition("\n")[0]
+        if line.startswith("{") and _object_at(line, 0, False)[0] is not None:
+            return None  # lines
+        value, end, torn = _cut_short(text[place : error.pos]), len(text), True
+    except (ValueError, RecursionError):
+        return None
+    if value is None or _after_space(text, end) != len(text) or _is_too_deep(value):
+        return None
+    mended = False
+    if odd or _SURROGATE_ESCAPE.search(text):
+        wrapped, mended = _mended({"": value})
+        value = wrapped[""]
+    return _Whole(value, mended, torn)
+
+
+def _cut_short(text: str) -> Any:
+    """What the beginning of a list, or of an object that holds one, says before it breaks off."""
+    stack, end, closing = "", 0, ""
+    for match in _JSON_TOKEN.finditer(text):
+        token = match[0]
+        if token == '"' or len(stack) > NESTING_MAX:
+            break
+        if token in ("{", "["):
+            stack += token
+        elif token in ("}", "]"):
+            stack = stack[:-1]
+        if stack in ("[", "{[") and token in ("}", "]", ","):
+            end = match.start() if token == "," else match.end()
+            closing = "]" if stack == "[" else "]}"
+    try:
+        return json.loads(text[:end] + closing) if end else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_gemini(stream: BinaryIO) -> list[Draft]:
+    """The one conversation of a session file or of a saved chat."""
+    whole = whole_json(stream)
+    draft: _GeminiFile | _GeminiChat | None = None
+    if whole is not None and is_gemini_document(whole.value):
+        draft = _whole_gemini(whole)
+    if draft is None or whole is None:
+        file = _GeminiFile(Lines(stream, is_gemini_record), None)
+        for found in file.lines:
+            file.take(found)
+        return [file.finish]
+    if whole.mended:
+        draft.out.notes.add("lone surrogate", "half a character, now U+FFFD")
+    return [draft.finish]
+
+
+def _whole_gemini(whole: _Whole) -> _GeminiFile | _GeminiChat:
+    import io
+
+    value = whole.value
+    draft: _GeminiFile | _GeminiChat
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        draft = file = _GeminiFile(Lines(io.BytesIO(), is_gemini_record), value)
+        file.take_session(Found(value, 1, 0, 0), value)
+    else:
+        draft = _GeminiChat(_gemini_history(value) or [])
+    if whole.torn:
+        draft.out.counts.records += 1
+        draft.out.counts.bad += 1
+        draft.out.notes.add("unparseable line", "the end of the file is torn")
+    return draft
+
+
+# ================================================================================================
+# 12. Documents
 #
 # Bytes in, JSON values out, where a file is one JSON document instead of lines: the elements of
 # the array at its top, one at a time, or else the values that stand there. Knows nothing of what
@@ -1799,7 +3397,7 @@ def _given(text: object) -> Json:
 
 
 # ================================================================================================
-# 9. ChatGPT
+# 13. ChatGPT
 #
 # An export: an array of conversations, each with its messages as the nodes of `mapping`.
 # ================================================================================================
@@ -2105,7 +3703,7 @@ def read_chatgpt(stream: BinaryIO) -> Iterator[Draft]:
 
 
 # ================================================================================================
-# 10. Claude.ai
+# 14. Claude.ai
 #
 # An export: an array of conversations, each with `chat_messages`, which in newer exports name
 # their parents.
@@ -2246,7 +3844,7 @@ def read_claude_ai(stream: BinaryIO) -> Iterator[Draft]:
 
 
 # ================================================================================================
-# 11. OpenCode
+# 15. OpenCode
 #
 # What `opencode export` prints: {"info", "messages": [{"info", "parts"}]}. Section 12 makes the
 # same of a database and of a storage folder. There are no links: time is the order.
@@ -2475,7 +4073,7 @@ def read_opencode(stream: BinaryIO) -> Iterator[Draft]:
 
 
 # ================================================================================================
-# 12. Plain arrays
+# 16. Plain arrays
 #
 # Messages as the APIs of OpenAI and Anthropic take them: an array of them, or a request with
 # `messages` and for Anthropic `system`. There are no ids: a message is known by what it says and
@@ -2726,7 +4324,7 @@ def read_anthropic(stream: BinaryIO) -> Iterator[Draft]:
 
 
 # ================================================================================================
-# 13. timeline-json
+# 17. timeline-json
 #
 # Documents that `tl export --format json` writes: a whole timeline, or a part of one path. What is
 # wrong with one is an error that says where; nothing of it is read in then. A document is held as
@@ -3313,7 +4911,7 @@ def _document_json(raw: bytes, where: str) -> object:
 
 
 # ================================================================================================
-# 14. Formats
+# 18. Formats
 # ================================================================================================
 
 
@@ -3321,14 +4919,14 @@ class Format:
     """One reader. `accepts` tells its records from those of others, by content alone; `family`
     says of a record which session it is of, and of which that is a fork (None: nothing does).
     `whole`: its files are JSON documents, not lines. `grows`: its client adds to the last answer
-    until something follows.
+    until something follows. `value`: tells a file that is one JSON value.
 
     `read` takes in a conversation after the other and asks no database. It gives a draft of each,
     which makes the transcript, once, from `known`: the node that carries a native id already.
     `document` reads what is no transcript but a tree.
     """
 
-    __slots__ = ("accepts", "document", "family", "grows", "name", "read", "whole")
+    __slots__ = ("accepts", "document", "family", "grows", "name", "read", "value", "whole")
 
     def __init__(
         self,
@@ -3339,7 +4937,9 @@ class Format:
         whole: bool = False,
         document: Callable[[BinaryIO], Document] | None = None,
         grows: bool = False,
+        value: Callable[[object], bool] | None = None,
     ) -> None:
+        self.value = value
         self.grows = grows
         self.document = document
         self.name = name
@@ -3353,6 +4953,9 @@ TIMELINE_JSON = Format("timeline-json", lambda _: False, lambda _: [], document=
 _OPENAI = Format("openai", lambda r: array_dialect(r) == "openai", read_openai, whole=True)
 FORMATS = (
     Format("claude-code", is_claude_record, read_claude_code, claude_family, grows=True),
+    Format("codex", is_codex_record, read_codex, codex_family),
+    Format("pi", is_pi_record, read_pi),
+    Format("gemini", is_gemini_record, read_gemini, value=is_gemini_document, grows=True),
     Format("messages", is_message_record, read_messages),
     Format("chatgpt", is_chatgpt_talk, read_chatgpt, whole=True),
     Format("claude-ai", is_claude_ai_talk, read_claude_ai, whole=True),
@@ -3385,6 +4988,11 @@ def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     format = None if array else _recognize_documents(stream, array)
     if format is not None:
         return format, ""
+    whole = whole_json(stream)
+    if whole is not None and whole.value:
+        for each in FORMATS:
+            if each.value is not None and each.value(whole.value):
+                return each, ""
     if why == "no JSON" and any(True for _ in Documents(stream, lambda _: False).head()):
         why = "JSON of no known format"
     return None, "empty" if empty else why
@@ -3406,7 +5014,7 @@ def _recognize_documents(stream: BinaryIO, array: bool) -> Format | None:
 
 
 # ================================================================================================
-# 15. Layout
+# 19. Layout
 #
 # From the client's own chain to our tree; pure. A place in the tree is a number: a node that is
 # there already (0: the root), or -1, -2, ... for the steps of the plan.
@@ -3517,8 +5125,8 @@ class _Span:
 
 class _Layout:
     __slots__ = (
-        "chain_last", "chain_of", "compactions", "ended", "entries", "ground", "late", "newest",
-        "newest_child", "plan", "relink", "spot", "tops", "transcript",
+        "chain_last", "chain_of", "compactions", "copies", "ended", "entries", "ground", "late",
+        "newest", "newest_child", "plan", "relink", "spot", "tops", "transcript",
     )  # fmt: skip
 
     def __init__(self, transcript: Transcript, ground: Ground) -> None:
@@ -3527,6 +5135,7 @@ class _Layout:
         self.ground = ground
         self.plan = Plan(len(self.entries))
         self.spot: dict[int, int] = {}  # entry -> where what hangs on it goes, if not its place
+        self.copies: dict[int, int] = {}  # entry -> its last copy
         self.chain_of: dict[int, int] = {}  # entry of a result -> entry of its call
         self.chain_last: dict[int, int] = {}  # entry of a call -> entry of its last result
         self.late: set[int] = set()  # entries
@@ -3594,10 +5203,19 @@ class _Layout:
         for kept in told.kept if told is not None else ():
             original = self.plan.place[kept]
             copy = self.ground.copy(node, original) if original is not None else None
+            assert told is not None
             if copy is not None:
-                self.spot[kept] = self.spot[index] = copy
-            elif index not in self.spot and self.ground.is_summary(node):
+                self._note_copy(kept, copy, told)
+                self.spot[index] = copy
+            elif index in self.spot or told.copied_only:
+                pass
+            elif self.ground.is_summary(node):
                 self.relink = kept, index
+
+    def _note_copy(self, kept: int, copy: int, told: Compaction) -> None:
+        self.copies[kept] = copy
+        if not told.copied_only:
+            self.spot[kept] = copy
 
     def _chain(self, index: int, call: int) -> None:
         self.chain_of[index] = call
@@ -3667,7 +5285,8 @@ class _Layout:
             assert original is not None
             self.plan.step(place).original = original
             self.plan.step(place).first = summary
-            self.spot[each] = self.spot[index] = place
+            self._note_copy(each, place, told)
+            self.spot[index] = place
 
     def _span(self, end: int, kept: list[int]) -> _Span:
         """What a summary stands for whose line ends at `end`.
@@ -3678,6 +5297,7 @@ class _Layout:
         if end == 0 or not kept:
             return _Span(self._top(end) if end else 0, end)
         by_place = {self.spot.get(each, self.plan.place[each] or 0): each for each in kept}
+        by_place.update({self.copies[each]: each for each in kept if each in self.copies})
         path = []
         while end:
             path.append(end)
@@ -3710,7 +5330,7 @@ def lay_out(transcript: Transcript, ground: Ground) -> Plan:
 
 
 # ================================================================================================
-# 16. Names
+# 20. Names
 # ================================================================================================
 
 
@@ -3752,7 +5372,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
 
 
 # ================================================================================================
-# 17. Database
+# 21. Database
 #
 # The only section that writes, and only through `tx`, an open import transaction of the engine.
 # ================================================================================================
@@ -4104,7 +5724,8 @@ class _Landing:
             for data in line.kept + (line.files if self.settings.attachments else []):
                 self.db.keep_bytes(data)
         self.oversize += len(line.kept) > 0
-        identities = [transcript.identity(piece.id) for piece in entry.pieces]
+        natives = [piece.id for piece in entry.pieces] + ([entry.also] if entry.also else [])
+        identities = [transcript.identity(native) for native in natives]
         if step.kind == SUMMARY:
             node = self.tx.summary(
                 self.home, self._node(step.first), self._node(step.last), line.text, line.tokens,
@@ -4154,7 +5775,7 @@ class _Landing:
         source: Json = {"format": self.transcript.format}
         for name, value in (
             ("session", self.transcript.session),
-            ("id", entry.id),
+            ("id", entry.native or entry.id),
             ("cwd", content.cwd),
             ("time", content.time),
             ("kind", "late" if step.late else entry.kind),
@@ -4378,7 +5999,7 @@ def _bring_in(
 
 
 # ================================================================================================
-# 18. Planting
+# 22. Planting
 #
 # A node is known if it carries one of the document's identities and hangs where it hangs there, so
 # what a database holds of a document always has its shape. Marks are added, never taken away, and
@@ -4995,7 +6616,7 @@ class _Limbs:
 
 
 # ================================================================================================
-# 19. Files
+# 23. Files
 # ================================================================================================
 
 
@@ -5610,7 +7231,7 @@ def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
 
 
 # ================================================================================================
-# 20. OpenCode on disk
+# 24. OpenCode on disk
 #
 # A database or a folder of small files, turned into what `opencode export` prints, a session a
 # line. Only reads: a database is opened so that SQLite writes nothing, not even beside it.
@@ -5880,7 +7501,7 @@ class _Storage:
 
 
 # ================================================================================================
-# 21. Demo
+# 25. Demo
 #
 # A session as Claude Code writes it: tools, parallel calls, a rewind, a compaction. Invented.
 # ================================================================================================
