@@ -2925,16 +2925,13 @@ class _GeminiChat:
         for part in parts:
             call = part.get("functionCall") if isinstance(part, dict) else None
             said = part.get("functionResponse") if isinstance(part, dict) else None
-            for value in (call, said):
-                if (
-                    not value
-                    or not isinstance(value, dict)
-                    or native_id(value.get("id")) is not None
-                ):
+            for each in (call, said):
+                value: Json = each if isinstance(each, dict) else {}
+                if not value or native_id(value.get("id")) is not None:
                     continue
                 name = native_id(value.get("name")) or "tool"
                 waiting = self.calls.setdefault(name, [])
-                if value is call:
+                if each is call:
                     number = _next(self.called, name)
                     value["id"] = name if number == 1 else f"{name} ({number})"
                     waiting.append(value["id"])
