@@ -3056,7 +3056,9 @@ def _whole_gemini(whole: _Whole) -> _GeminiFile | _GeminiChat:
 
 # Bytes are looked at as characters, one each: so places are offsets, and what JSON is made of is
 # ASCII. Control characters may stand in strings, NaN and the like are read as null.
-_BLANK = re.compile("[ \t\r\n\f\v\xef\xbb\xbf]*")  # a BOM too
+_BLANK = " \t\r\n\f\v\xef\xbb\xbf,"  # a BOM and commas too
+_INSIDE = re.compile(f"[{_BLANK}]*")
+_OUTSIDE = re.compile(rf"(?:[{_BLANK}\]]+|\[[{_BLANK}]*\])*")  # what ended, and what is empty
 _NEAR_END = 12  # characters that a literal or an escape has at most
 
 
@@ -3102,8 +3104,8 @@ class _Window:
         if end > WINDOW_BYTES:
             self.text, self._start, self.place = self.text[end:], self._start + end, 0
 
-    def skip(self, blank: re.Pattern[str] = _BLANK) -> bool:
-        """Go to the next character that is not blank; False if there is none."""
+    def skip(self, blank: re.Pattern[str]) -> bool:
+        """Go to the next character that is not `blank`; False if there is none."""
         while True:
             match = blank.match(self.text, self.place)
             self.place = match.end() if match else self.place
@@ -3161,10 +3163,9 @@ class Documents:
 
     def __iter__(self) -> Iterator[Found]:
         window, inside, number = _Window(self._stream, 0), False, 0
-        while window.skip():
-            char = window.text[window.place]
-            if char in ",]" or (char == "[" and not inside):
-                inside = char == "[" or (inside and char == ",")
+        while window.skip(_INSIDE if inside else _OUTSIDE):
+            if window.text[window.place] == ("]" if inside else "["):
+                inside = not inside
                 window.place += 1
                 continue
             number += 1
@@ -3288,15 +3289,38 @@ def _begin_talk(format: str, read: Callable[[Entry], Content]) -> Transcript:
     return out
 
 
-def _broken(format: str, found: Found) -> Draft:
-    """The draft that stands for a value which is damaged or no object."""
-    out = _begin_talk(format, lambda _: Content())
-    out.part = found.line
-    out.unit = "conversation"
-    out.counts.records = out.counts.bad = 1
-    words = "is torn" if found.torn else "cannot be read"
-    out.notes.add("unparseable conversation", f"conversation {found.line}: {words}")
-    return lambda _: out
+class _Broken:
+    """Counts the values of a file that are damaged or no objects: one transcript, without
+    messages, stands for all of them."""
+
+    __slots__ = ("_out",)
+
+    def __init__(self, format: str) -> None:
+        self._out = _begin_talk(format, lambda _: Content())
+        self._out.unit = "conversation"
+
+    def take(self, found: Found) -> None:
+        self._out.counts.records += 1
+        self._out.counts.bad += 1
+        words = "is torn" if found.torn else "cannot be read"
+        self._out.notes.add("unparseable conversation", f"conversation {found.line}: {words}")
+
+    def drafts(self) -> list[Draft]:
+        """The draft that stands for what was taken, if that was anything."""
+        return [lambda _: self._out] if self._out.counts.bad else []
+
+
+def _read_talks(
+    format: str, documents: Documents, take: Callable[[Documents, Found, Json], Draft]
+) -> Iterator[Draft]:
+    """A draft of each value, by `take`, and of those that are broken."""
+    broken = _Broken(format)
+    for found in documents:
+        if found.value is None:
+            broken.take(found)
+        else:
+            yield take(documents, found, found.value)
+    yield from broken.drafts()
 
 
 def _note_mended(out: Transcript, found: Found) -> None:
@@ -3692,11 +3716,7 @@ def _chatgpt_part(part: object, names: dict[str, tuple[str, object]]) -> list[Js
 def read_chatgpt(stream: BinaryIO) -> Iterator[Draft]:
     """The conversations of an export, one by one."""
     documents = Documents(stream, is_chatgpt_talk)
-    for found in documents:
-        if found.value is None:
-            yield _broken("chatgpt", found)
-        else:
-            yield _ChatgptTalk(documents, found, found.value).finish
+    return _read_talks("chatgpt", documents, lambda *talk: _ChatgptTalk(*talk).finish)
 
 
 # ================================================================================================
@@ -3833,11 +3853,7 @@ def _claude_ai_blocks(message: Json, id: str) -> list[Json]:
 def read_claude_ai(stream: BinaryIO) -> Iterator[Draft]:
     """The conversations of an export, one by one."""
     documents = Documents(stream, is_claude_ai_talk)
-    for found in documents:
-        if found.value is None:
-            yield _broken("claude-ai", found)
-        else:
-            yield _ClaudeAiTalk(documents, found, found.value).finish
+    return _read_talks("claude-ai", documents, lambda *talk: _ClaudeAiTalk(*talk).finish)
 
 
 # ================================================================================================
@@ -4039,6 +4055,7 @@ def read_opencode(stream: BinaryIO) -> Iterator[Draft]:
     """The sessions in a stream, one by one. Messages cut out of a damaged one count as one."""
     documents = Documents(stream, is_opencode_talk)
     loose: _OpencodeTalk | None = None
+    broken = _Broken("opencode")
     for found in documents:
         document = found.value
         if document is not None and "messages" not in document and is_opencode_talk(document):
@@ -4053,7 +4070,7 @@ def read_opencode(stream: BinaryIO) -> Iterator[Draft]:
             yield loose.read_all()
             loose = None
         if document is None:
-            yield _broken("opencode", found)
+            broken.take(found)
             continue
         talk = _OpencodeTalk(documents, found, _dict(document.get("info")))
         messages = document.get("messages")
@@ -4067,6 +4084,7 @@ def read_opencode(stream: BinaryIO) -> Iterator[Draft]:
         yield talk.read_all()
     if loose is not None:
         yield loose.read_all()
+    yield from broken.drafts()
 
 
 # ================================================================================================
@@ -4970,7 +4988,7 @@ def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     if DOCUMENT_MARK.match(stream.read(BLANK_BYTES)):
         return TIMELINE_JSON, ""
     window = _Window(stream, 0)
-    array = window.skip() and window.text[window.place] == "["
+    array = window.skip(_INSIDE) and window.text[window.place] == "["
     # First, because all of an array may stand on one line.
     format = _recognize_documents(stream, array) if array else None
     if format is not None:
