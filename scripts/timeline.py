@@ -6946,6 +6946,13 @@ class NodeFacts:
         self.source_known = bool(flags & HAS_SOURCE)
 
 
+def _answers_another(blocks: Sequence[Json]) -> bool:
+    """Whether the blocks of a message hold the result of a call that is not among them."""
+    calls = {block.get("id") for block in blocks if block.get("type") == "tool_use"}
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    return any(block.get("tool_use_id") not in calls for block in results)
+
+
 class Importing:
     """Many records as one transaction, or several where `commit` is called in between.
 
@@ -7176,7 +7183,7 @@ class Importing:
         }
         if blocks:
             record["blocks"] = blocks
-            if role != "tool" and any(block.get("type") == "tool_result" for block in blocks):
+            if role != "tool" and _answers_another(blocks):
                 joins = True
         if joins:
             record["joins"] = 1

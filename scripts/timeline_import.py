@@ -2172,11 +2172,12 @@ class _PiLink:
 
 
 class _PiFile(_Records):
-    __slots__ = ("by_id", "by_key", "keeps", "links", "repeats", "resolved")
+    __slots__ = ("begin", "by_id", "by_key", "keeps", "links", "repeats", "resolved")
 
     def __init__(self, lines: Lines) -> None:
         super().__init__("pi", lines)
         self.links: list[_PiLink] = []
+        self.begin = 0  # the link of the newest header, from which entries without id are counted
         self.by_id: dict[str, int] = {}  # id of a record -> its newest link so far
         self.by_key: dict[str, int] = {}  # what a message is known by -> entry
         self.keeps: dict[int, int | str] = {}  # link of a compaction -> the first link it keeps
@@ -2212,6 +2213,8 @@ class _PiFile(_Records):
         out.session = out.session or native_id(record.get("id"))
         out.cwd = out.cwd or _path_in(record)
         out.time = parse_time(record.get("timestamp")) if out.time is None else out.time
+        self.begin = len(self.links)
+        self.repeats.clear()
         self.skip("session")
 
     def _link(self, record: Json, id: str | None, entry: int) -> None:
@@ -2228,8 +2231,8 @@ class _PiFile(_Records):
             first, index = record.get("firstKeptEntryId"), record.get("firstKeptEntryIndex")
             if isinstance(first, str):
                 self.keeps[len(self.links)] = self.by_id.get(first, first)
-            elif type(index) is int and 0 <= index < len(self.links):
-                self.keeps[len(self.links)] = index
+            elif type(index) is int and 0 <= index < len(self.links) - self.begin:
+                self.keeps[len(self.links)] = self.begin + index
         if id is not None:
             self.by_id[id] = len(self.links)
         self.links.append(_PiLink(above, entry))
@@ -2272,7 +2275,7 @@ class _PiFile(_Records):
         print = _fingerprint([entry.role, _pi_blocks(record)])
         print = f"{self.scope}/{print}/{_next(self.repeats, print)}"
         if id is None:
-            key = f"{self.scope}/L{len(self.links)}"
+            key = f"{self.scope}/{len(self.links) - self.begin}"
         else:
             # As it stands, for whoever writes it writes it so each time.
             key = f"{id}@{_string(record.get('timestamp'))[:40]}"
@@ -2384,7 +2387,7 @@ class _PiFile(_Records):
     def content(self, entry: Entry) -> Content:
         """The content of `entry`, read again."""
         record = self.at(entry.pieces[0])
-        if not is_pi_record(record):
+        if record.get("type") not in _PI_MESSAGES:
             raise rewritten(entry.pieces[0].offset)
         renderer = Renderer()
         renderer.add(_pi_blocks(record))
@@ -2726,12 +2729,12 @@ class _GeminiFile(_Records):
     def _match(self, messages: list[Any]) -> list[int | None]:
         """Which entry each message of a new list is: that of its id, else one of equal content in
         the same order as in the list so far; None for an unknown one."""
-        spots: dict[str, list[int]] = {}
-        for at_place, (_, index) in enumerate(self.list):
-            if index >= 0:
-                spots.setdefault(self.prints[index], []).append(at_place)
         from bisect import bisect_left
 
+        spots: dict[str, list[int]] = {}
+        for spot, (_, there) in enumerate(self.list):
+            if there >= 0:
+                spots.setdefault(self.prints[there], []).append(spot)
         found: list[int | None] = []
         start = 0
         for message in messages:
@@ -2923,15 +2926,13 @@ class _GeminiChat:
     def _pair(self, parts: list[Any]) -> None:
         """Give calls and results without id one: results answer the calls of a name in order."""
         for part in parts:
-            call = part.get("functionCall") if isinstance(part, dict) else None
-            said = part.get("functionResponse") if isinstance(part, dict) else None
-            for each in (call, said):
-                value: Json = each if isinstance(each, dict) else {}
-                if not value or native_id(value.get("id")) is not None:
+            for field in ("functionCall", "functionResponse"):
+                value = part.get(field) if isinstance(part, dict) else None
+                if not isinstance(value, dict) or native_id(value.get("id")) is not None:
                     continue
                 name = native_id(value.get("name")) or "tool"
                 waiting = self.calls.setdefault(name, [])
-                if each is call:
+                if field == "functionCall":
                     number = _next(self.called, name)
                     value["id"] = name if number == 1 else f"{name} ({number})"
                     waiting.append(value["id"])
@@ -5682,6 +5683,7 @@ class _Landing:
         """Make all nodes and branches; large plans in several transactions."""
         steps = self.plan.steps
         if not steps:
+            self._follow_rewind()
             self._update_title()
             return
         if self.tl is None:
@@ -5703,6 +5705,7 @@ class _Landing:
                 self.tx.commit()
                 begun, self.waiting = number, 0
         self._settle()
+        self._follow_rewind()
         self._update_title()
 
     def _create(self) -> None:
@@ -5879,6 +5882,27 @@ class _Landing:
         if active is None or active >= 0 or self.own is not None:
             return ""
         return branch_base(self.transcript.title or "") or self._base(active)
+
+    def _follow_rewind(self) -> None:
+        """Go back to a node that is there already, as the client did after what was read last."""
+        node, own = self.plan.active, self.own
+        if not self.transcript.undone or node is None or node <= 0 or own is None:
+            return
+        last = self._state().sessions.get(self.session, (None, 0))[1]
+        # Not where somebody else went on, and not for an older copy of the file.
+        if last in (0, node) or own.head != last or not self.tx.is_ancestor(node, last):
+            return
+        if all(entry.node != last for entry in self.transcript.entries):
+            return
+        heads = [branch.head for branch in self._state().branches.values()]
+        if heads.count(last) == 1 and not self.tx.children_any(last):
+            top = self.ground.top_alone(last, [node])
+            base = branch_base(self.ground.text(top)) if top is not None else ""
+            self.tx.branch(self.home, self._free(base, last), last)
+            self.branches += 1
+        self.tx.move(self.home, own.name, node)
+        self.own = self._state().branches[own.name]
+        self.tx.session(self.home, self.session, own.name, node)
 
     def _end_inner(self, reached: int | None) -> None:
         """Branches made by import, on which nobody else wrote, follow their line; one that the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,534 @@ def test_codex_child_alone_works(db: timeline.Database) -> None:
     (row,) = bring(db, FORK[1])
     assert row["added"] == 4 and list(Tree(db).branches) == ["main"]
     assert db.run("list", {})[0]["project"] == "/srv/demo/shop-b"
+
+
+# -- Codex -----------------------------------------------------------------------------------------
+
+
+class Rollout:
+    """A rollout in the making; each method appends one line."""
+
+    def __init__(self, session: str = "s1") -> None:
+        self.lines: list[bytes] = []
+        self.add("session_meta", id=session, cwd="/srv/x")
+
+    def add(self, kind: str, **payload: Any) -> Rollout:
+        self.lines.append(json.dumps({"timestamp": "2026-03-05T08:00:00Z", "type": kind,
+                                      "payload": payload}).encode() + b"\n")  # fmt: skip
+        return self
+
+    def turn(self, name: str) -> Rollout:
+        return self.add("turn_context", turn_id=name, cwd="/srv/x")
+
+    def say(self, text: str, role: str = "user") -> Rollout:
+        kind = "output_text" if role == "assistant" else "input_text"
+        content = [{"type": kind, "text": text}]
+        return self.add("response_item", type="message", role=role, content=content)
+
+    def answer(self, text: str) -> Rollout:
+        return self.say(text, "assistant")
+
+    def think(self, text: str) -> Rollout:
+        summary = [{"type": "summary_text", "text": text}]
+        return self.add("response_item", type="reasoning", summary=summary)
+
+    def event(self, kind: str, **fields: Any) -> Rollout:
+        return self.add("event_msg", type=kind, **fields)
+
+    def data(self, count: int | None = None) -> bytes:
+        return b"".join(self.lines[:count])
+
+
+def texts(transcript: ti.Transcript) -> list[tuple[str, str, str | None]]:
+    """(role, text, text of the parent) of each entry."""
+    said = [transcript.read(entry).text for entry in transcript.entries]
+    return [
+        (entry.role, said[index], said[entry.parent] if entry.parent >= 0 else None)
+        for index, entry in enumerate(transcript.entries)
+    ]
+
+
+class Shop:
+    """A database and one file that is imported again and again."""
+
+    def __init__(self, db: timeline.Database, path: Path) -> None:
+        self.db = db
+        self.path = path
+
+    def put(self, data: bytes) -> Json:
+        self.path.write_bytes(data)
+        return bring(self.db, self.path)[0]
+
+    def texts(self) -> dict[str, str]:
+        """Branch -> text at its head."""
+        tree = Tree(self.db)
+        return {
+            name: str(tree.nodes[head]["text"]) if head != "root" else ""
+            for name, head in tree.branches.items()
+        }
+
+
+@pytest.fixture
+def shop(db: timeline.Database, tmp_path: Path) -> Shop:
+    return Shop(db, tmp_path / "file.jsonl")
+
+
+def rolled(count: int = 1) -> Rollout:
+    talk = Rollout().turn("t1").say("one").answer("1").turn("t2").say("two").answer("2")
+    return talk.event("thread_rolled_back", num_turns=count)
+
+
+def test_codex_rollback_at_the_end_moves_main(shop: Shop) -> None:
+    shop.put(rolled().data())
+    assert shop.texts() == {"main": "1", "two": "2"}
+    row = shop.put(rolled().turn("t3").say("three").answer("3").data())
+    assert (row["added"], row["branches"]) == (2, 0)
+    assert shop.texts() == {"main": "3", "two": "2"}
+
+
+def test_codex_rollback_is_followed_when_it_comes_later(shop: Shop) -> None:
+    shop.put(rolled().data(-1))
+    shop.put(rolled().data())
+    assert shop.texts() == {"main": "1", "two": "2"}
+    before = Path(shop.db.path).read_bytes()
+    shop.put(rolled().data())
+    assert Path(shop.db.path).read_bytes() == before
+    shop.put(rolled().turn("t3").say("three").answer("3").data())
+    shop.put(rolled().data())  # an older copy of the file
+    assert shop.texts() == {"main": "3", "two": "2"}
+
+
+def test_codex_rollback_does_not_undo_what_users_wrote(shop: Shop) -> None:
+    shop.put(rolled().data(-1))
+    shop.db.run("append", {"role": "user", "text": "mine"})
+    shop.put(rolled().data())
+    assert shop.texts() == {"main": "mine"}
+
+
+def test_codex_rollback_of_all_turns_leaves_the_root(shop: Shop) -> None:
+    shop.put(rolled(9).data())
+    assert shop.texts() == {"main": "", "one": "2"}
+    talk = rolled(9).turn("t3").say("new")
+    assert texts(draft_of(talk.data()))[-1] == ("user", "new", None)
+    shop.put(talk.data())
+    assert shop.texts() == {"main": "new", "one": "2"}
+
+
+@pytest.mark.parametrize("count", [0, -1, None, "1", 1.5, True, 10**30])
+def test_codex_rollback_of_no_number_is_warned_about(count: object) -> None:
+    talk = Rollout().turn("t").say("one").event("thread_rolled_back", num_turns=count).say("two")
+    transcript = draft_of(talk.data())
+    big = count == 10**30
+    assert transcript.notes.kinds == ({} if big else {"rollback": 1})
+    assert texts(transcript)[1] == ("user", "two", None if big else "one")
+
+
+def test_codex_item_of_other_content_is_a_new_node(shop: Shop) -> None:
+    shop.put(Rollout().turn("t1").say("one").answer("1").data())
+    row = shop.put(Rollout().turn("t1").say("one").answer("other").data())
+    assert (row["added"], row["known"], row["changed"]) == (1, 1, 0)
+
+
+def test_codex_items_before_the_first_turn_are_known_by_the_session(
+    db: timeline.Database, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_bytes(Rollout(name).say("hi").answer("yes").data())
+    assert [row["added"] for row in bring(db, tmp_path)] == [2, 2]
+    assert len(db.run("list", {})) == 2
+
+
+def test_codex_events_count_only_where_no_item_repeats_them() -> None:
+    talk = Rollout().turn("t1").event("user_message", message="before").say("before").answer("1")
+    talk.say("after").event("user_message", message="after").answer("2")
+    talk.say("# Context\n## My request:\nwrapped").event("user_message", message="wrapped").answer(
+        "3"
+    )
+    talk.event("user_message", message="alone").answer("4").event("user_message", message="last")
+    transcript = draft_of(talk.data())
+    said = [text for role, text, _ in texts(transcript) if role == "user"]
+    assert said == ["before", "after", "# Context\n## My request:\nwrapped", "alone", "last"]
+    assert transcript.counts.skipped["event_msg"] == 3
+
+
+def test_codex_event_whose_item_comes_later_is_known(shop: Shop) -> None:
+    talk = Rollout().turn("t1").event("user_message", message="hello")
+    shop.put(talk.data())
+    row = shop.put(talk.say("hello").answer("1").data())
+    assert (row["added"], row["known"]) == (1, 1)
+
+
+def test_codex_thoughts_without_answer_are_a_message(shop: Shop) -> None:
+    talk = Rollout().turn("t1").say("one").think("hm")
+    shop.put(talk.data())
+    row = shop.put(talk.answer("1").data())
+    assert (row["added"], row["known"], row["folded"]) == (1, 2, 0)
+    assert shop.texts() == {"main": "1"}
+    transcript = draft_of(Rollout().say("one").think("hm").say("stop").data())
+    assert [entry.role for entry in transcript.entries] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("<environment_context>\n<cwd>/x</cwd></environment_context>", "environment_context"),
+        ("<user_instructions>x</user_instructions>", "user_instructions"),
+        ("<permissions instructions>x</permissions instructions>", "permissions"),
+        ("<turn_aborted>\nx\n</turn_aborted>", "turn_aborted"),
+        ("# AGENTS.md instructions for /srv/x\n\n<INSTRUCTIONS>y</INSTRUCTIONS>", "AGENTS.md"),
+        ("<timeline-handoff>x</timeline-handoff>", "timeline-handoff"),
+        ("What does <environment_context> mean?", None),
+        ("<environment_context>x</environment_context> and this?", None),
+        ("# AGENTS.md instructions are wrong", None),
+    ],
+)
+def test_codex_scaffolding_is_hidden(text: str, hidden: str | None) -> None:
+    transcript = draft_of(Rollout().say(text).data())
+    assert transcript.counts.hidden == ({hidden: 1} if hidden else {})
+    assert len(transcript.entries) == (0 if hidden else 1)
+
+
+def history(*said: str) -> list[Json]:
+    return [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        for text in said
+    ]
+
+
+def test_codex_summary_may_stand_in_the_history_only() -> None:
+    talk = Rollout().say("one").answer("1")
+    talk.add("compacted", message="", replacement_history=history("one", "the summary"))
+    assert texts(draft_of(talk.data()))[-1] == ("summary", "the summary", "1")
+    opaque = [*history("one"), {"type": "compaction", "encrypted_content": "x"}]
+    talk = Rollout().say("one").add("compacted", message="", replacement_history=opaque)
+    entry = draft_of(talk.data()).entries[-1]
+    assert (entry.role, entry.kind) == ("summary", "opaque")
+
+
+def test_codex_history_is_read_where_the_lines_are_gone(shop: Shop) -> None:
+    talk = Rollout().turn("t9")
+    talk.add("compacted", message="sum", replacement_history=history("first", "second", "sum"))
+    row = shop.put(talk.say("next").data())
+    assert (row["records"], row["added"], row["summaries"]) == (6, 4, 1)
+    assert shop.texts() == {"main": "next", "before compaction 1": "second"}
+    assert shop.put(talk.data())["added"] == 0
+
+
+def test_codex_fork_of_a_fork_is_known(db: timeline.Database, tmp_path: Path) -> None:
+    grand = Rollout("g").turn("g1").say("one").answer("1")
+    child = Rollout("c")
+    child.lines += [*grand.lines, *Rollout("c").turn("c1").say("two").answer("2").lines[1:]]
+    last = Rollout("l")
+    last.lines += [*child.lines, *Rollout("l").turn("l1").say("three").answer("3").lines[1:]]
+    for name, talk in (("1", last), ("2", grand), ("3", child)):
+        (tmp_path / f"{name}.jsonl").write_bytes(talk.data())
+    added = [bring(db, tmp_path / f"{name}.jsonl")[0]["added"] for name in "123"]
+    assert added == [6, 0, 0]
+
+
+def test_codex_usage_is_kept_and_cwd_follows_the_turn(shop: Shop) -> None:
+    talk = Rollout().turn("t1").say("one").answer("1")
+    talk.event("token_count", info={"last_token_usage": {"output_tokens": 7}})
+    talk.add("turn_context", turn_id="t2", cwd="/srv/y").say("two")
+    shop.put(talk.data())
+    nodes = list(Tree(shop.db).nodes.values())
+    assert nodes[1]["source"]["usage"] == {"output_tokens": 7}
+    assert [node["source"]["cwd"] for node in nodes] == ["/srv/x", "/srv/x", "/srv/y"]
+
+
+def test_codex_results_show_what_the_tool_said() -> None:
+    outputs: list[Any] = [
+        "plain", '{"output":"inner","metadata":{"exit_code":0}}',
+        {"content": "said", "success": False},
+        [{"type": "input_text", "text": "part"}], '{"other":1}', '{"output":"\\ud800"}',
+    ]  # fmt: skip
+    talk = Rollout()
+    for output in outputs:
+        talk.add("response_item", type="function_call_output", call_id="c", output=output)
+    said = [text for _, text, _ in texts(draft_of(talk.data()))]
+    assert said == ["plain", "inner", "[error] said", "part", '{"other":1}', "\ufffd"]
+
+
+# -- pi --------------------------------------------------------------------------------------------
+
+
+def pi_line(kind: str, id: str | None, parent: str | None = None, **fields: Any) -> bytes:
+    record: Json = {"type": kind, "timestamp": f"2026-03-05T08:00:00.{id or '0'}Z", **fields}
+    if id is not None:
+        record.update(id=id, parentId=parent)
+    return json.dumps(record).encode() + b"\n"
+
+
+def pi_user(id: str | None, parent: str | None, text: str) -> bytes:
+    return pi_line("message", id, parent, message={"role": "user", "content": text})
+
+
+def pi_file(*lines: bytes, session: str = "p1", version: int = 3) -> bytes:
+    head = {"type": "session", "version": version, "id": session, "cwd": "/srv/x",
+            "timestamp": "2026-03-05T08:00:00Z"}  # fmt: skip
+    return json.dumps(head).encode() + b"\n" + b"".join(lines)
+
+
+def test_pi_fork_is_known_by_id_and_time(db: timeline.Database, tmp_path: Path) -> None:
+    shared = [pi_user("a1", None, "one"), pi_user("a2", "a1", "two")]
+    (tmp_path / "a.jsonl").write_bytes(pi_file(*shared))
+    (tmp_path / "b.jsonl").write_bytes(pi_file(*shared, pi_user("b3", "a2", "own"), session="p2"))
+    (tmp_path / "c.jsonl").write_bytes(
+        pi_file(pi_user("a1", None, "x").replace(b"08:00", b"09:00"), session="p3")
+    )
+    assert [row["added"] for row in bring(db, tmp_path)] == [2, 1, 1]
+    assert len(db.run("list", {})) == 2
+
+
+def test_pi_file_of_version_1_written_again_with_ids_is_known(shop: Shop) -> None:
+    said = ["one", "two", "two"]
+    shop.put(pi_file(*(pi_user(None, None, text) for text in said), version=1))
+    ids = ["x1", "x2", "x3"]
+    lines = [
+        pi_user(id, above, text) for id, above, text in zip(ids, [None, *ids], said, strict=False)
+    ]
+    row = shop.put(pi_file(*lines, pi_user("x4", "x3", "new")))
+    assert (row["added"], row["known"], row["changed"]) == (1, 3, 0)
+    assert shop.texts() == {"main": "new"}
+
+
+def test_pi_version_1_of_other_content_is_changed(shop: Shop) -> None:
+    shop.put(pi_file(pi_user(None, None, "one"), version=1))
+    row = shop.put(pi_file(pi_user(None, None, "other"), version=1))
+    assert (row["added"], row["changed"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "kept"), [("m", ["two"]), ("a2", ["two"]), ("gone", []), ("a1", ["one", "two"])]
+)
+def test_pi_first_kept_entry(first: str, kept: list[str]) -> None:
+    data = pi_file(
+        pi_user("a1", None, "one"),
+        pi_line("model_change", "m", "a1"),
+        pi_user("a2", "m", "two"),
+        pi_line("compaction", "c", "a2", summary="s", firstKeptEntryId=first),
+    )
+    transcript = draft_of(data)
+    told = transcript.entries[2].compaction
+    assert told is not None
+    assert [transcript.read(transcript.entries[each]).text for each in told.kept] == kept
+
+
+def test_pi_message_on_a_kept_one_hangs_on_the_original(shop: Shop) -> None:
+    lines = [
+        pi_user("a1", None, "one"),
+        pi_user("a2", "a1", "two"),
+        pi_line("compaction", "c1", "a2", summary="sum", firstKeptEntryId="a2"),
+        pi_user("a3", "c1", "three"),
+        pi_user("a4", "a2", "beside"),
+    ]
+    shop.put(pi_file(*lines))
+    tree = Tree(shop.db)
+    assert tree.parents["a4"] == "a2" and tree.parents["a3"] == "a2'"
+    lines.append(pi_user("a5", "a2", "later"))
+    lines.append(pi_line("compaction", "c2", "a3", summary="again", firstKeptEntryId="a2"))
+    shop.put(pi_file(*lines))
+    tree = Tree(shop.db)
+    assert tree.parents["a5"] == "a2"
+    assert tree.spans["c2"] == ("c1", "c1")
+    assert tree.main() == ["c2", "a2''", "a3'"]
+
+
+def test_pi_last_line_behind_the_newest_message_is_not_stale() -> None:
+    data = pi_file(
+        pi_user("a1", None, "one"), pi_user("a2", "a1", "two"), pi_line("label", "l", "a2")
+    )
+    assert draft_of(data).notes.kinds == {}
+
+
+def test_pi_missing_parents_and_cycles_are_gaps() -> None:
+    data = pi_file(
+        pi_user("a1", None, "one"),
+        pi_user("a2", "nowhere", "two"),
+        pi_user("a3", "a3", "three"),
+        pi_user("a4", "a5", "four"),
+        pi_user("a5", "a4", "five"),
+        pi_line("label", "s1", "s2"),
+        pi_line("label", "s2", "s1"),
+        pi_user("a6", "s1", "six"),
+    )
+    transcript = draft_of(data)
+    assert [each[2] for each in texts(transcript)] == [None, "one", "two", "three", "four", "five"]
+    assert transcript.notes.kinds.pop("parent cycle") == 1
+    assert sum(n for k, n in transcript.notes.kinds.items() if k != "stale last line") == 3
+
+
+# -- Gemini ----------------------------------------------------------------------------------------
+
+
+def g_line(id: str, text: str, kind: str = "user") -> Json:
+    return {"id": id, "timestamp": "2026-03-03T10:00:01Z", "type": kind, "content": text}
+
+
+def g_file(*records: Json, session: str = "g1") -> bytes:
+    head = {"sessionId": session, "projectHash": "x", "startTime": "2026-03-03T10:00:00Z"}
+    return b"".join(json.dumps(each).encode() + b"\n" for each in (head, *records))
+
+
+U1, A1, U2, A2 = (g_line("u1", "one"), g_line("a1", "1", "gemini"), g_line("u2", "two"),
+                  g_line("a2", "2", "gemini"))  # fmt: skip
+
+
+def g_set(*messages: Json) -> Json:
+    return {"$set": {"messages": list(messages)}}
+
+
+def test_gemini_step_back_at_the_end_moves_main(shop: Shop) -> None:
+    shop.put(g_file(U1, A1, U2, A2))
+    shop.put(g_file(U1, A1, U2, A2, {"$rewindTo": "u2"}))
+    assert shop.texts() == {"main": "1", "two": "2"}
+
+
+def test_gemini_step_back_to_an_unknown_message_drops_all() -> None:
+    data = g_file(U1, A1, {"$rewindTo": "nowhere"}, U2)
+    assert texts(draft_of(data))[-1] == ("user", "two", None)
+
+
+def test_gemini_shorter_list_is_a_step_back(shop: Shop) -> None:
+    shop.put(g_file(U1, A1, U2, A2, g_set(U1, A1)))
+    assert shop.texts() == {"main": "1", "two": "2"}
+    row = shop.put(g_file(U1, A1, U2, A2, g_set(U1, A1), g_line("u3", "three")))
+    assert row["added"] == 1 and shop.texts() == {"main": "three", "two": "2"}
+
+
+def test_gemini_masked_list_changes_nothing(shop: Shop) -> None:
+    row = shop.put(g_file(U1, A1, U2, A2, g_set(U1, {**A1, "content": "masked"}, U2, A2)))
+    assert (row["added"], row["known"], row["changed"]) == (4, 4, 0)
+    assert shop.texts() == {"main": "2"}
+
+
+def test_gemini_compression_with_new_ids_keeps_by_content(shop: Shop) -> None:
+    new = [{**U2, "id": "n2"}, {**A2, "id": "n3"}]
+    got = g_line("s2", "Got it. Thanks for the additional context!", "gemini")
+    data = g_file(U1, A1, U2, A2, g_set(g_line("s1", "snapshot"), got, *new), g_line("u3", "three"))
+    row = shop.put(data)
+    assert (row["records"], row["added"], row["folded"], row["known"]) == (11, 6, 1, 2)
+    assert (row["copied"], row["summaries"]) == (2, 1)
+    tree = Tree(shop.db)
+    assert tree.spans == {"s1": ("u1", "a1")} and tree.main() == ["s1", "u2'", "a2'", "u3"]
+    assert shop.put(data)["added"] == 0
+    back = [{"$rewindTo": "n3"}, g_line("u4", "four")]
+    shop.put(data + g_file(*back).split(b"\n", 1)[1])
+    assert Tree(shop.db).main() == ["s1", "u2'", "u4"]
+
+
+def test_gemini_list_before_any_message_is_plain() -> None:
+    setup = g_line("x", "<session_context>\nhello\n</session_context>")
+    transcript = draft_of(g_file(g_set(setup, U1, A1), U2))
+    assert [each[:2] for each in texts(transcript)] == [
+        ("user", "one"), ("assistant", "1"), ("user", "two"),
+    ]  # fmt: skip
+    assert transcript.counts.hidden == {"set-up": 1}
+
+
+def test_gemini_unknown_message_at_the_end_of_a_list_is_plain() -> None:
+    transcript = draft_of(g_file(U1, A1, U2, g_set(U1, A1, g_line("x", "other"))))
+    assert texts(transcript)[-1] == ("user", "other", "1")
+    assert transcript.active == 3 and not transcript.undone
+
+
+def test_gemini_session_in_both_forms_is_one(db: timeline.Database, tmp_path: Path) -> None:
+    head = {"sessionId": "g1", "projectHash": "x", "startTime": "2026-03-03T10:00:00Z"}
+    (tmp_path / "a.json").write_text(json.dumps({**head, "messages": [U1, A1]}, indent=2))
+    (tmp_path / "b.jsonl").write_bytes(g_file(U1, A1, U2))
+    assert [row["added"] for row in bring(db, tmp_path)] == [2, 1]
+
+
+def test_gemini_same_id_in_another_session_is_another(
+    db: timeline.Database, tmp_path: Path
+) -> None:
+    for name in ("g1", "g2"):
+        (tmp_path / f"{name}.jsonl").write_bytes(g_file(U1, A1, session=name))
+    assert [row["added"] for row in bring(db, tmp_path)] == [2, 2]
+
+
+def test_gemini_message_that_grows_is_changed_and_stays(shop: Shop) -> None:
+    shop.put(g_file(U1, {**A1, "content": ""}))
+    row = shop.put(g_file(U1, {**A1, "content": ""}, A1))
+    assert (row["added"], row["changed"]) == (0, 1)
+
+
+def test_gemini_call_with_its_result_joins_nothing(db: timeline.Database) -> None:
+    bring(db, SAMPLES / "gemini" / "session-2026-03-03T10-00-9e000000.jsonl")
+    with db.importing(dry_run=True) as tx:
+        assert "joins" not in tx.record(2)
+
+
+def test_gemini_chat_is_found_again_when_it_grows(shop: Shop) -> None:
+    turns = [{"role": role, "parts": [{"text": text}]}
+             for role, text in (("user", "q"), ("model", "a"), ("user", "r"))]  # fmt: skip
+    assert shop.put(json.dumps({"history": turns[:2]}).encode())["added"] == 2
+    assert shop.put(json.dumps(turns).encode())["added"] == 1
+    assert len(shop.db.run("list", {})) == 1
+
+
+def test_gemini_state_for_restore_is_a_chat() -> None:
+    turns = [{"role": "user", "parts": [{"text": "q"}]}]
+    kept = {"history": [{"type": "user", "text": "q"}], "clientHistory": turns, "toolCall": {}}
+    assert [each[1] for each in texts(draft_of(json.dumps(kept, indent=1).encode()))] == ["q"]
+
+
+# -- size ------------------------------------------------------------------------------------------
+
+
+DEEP = 50_000
+
+
+def deep_codex() -> bytes:
+    one = Rollout().turn("t").say("0").data()
+    line = Rollout().say("{}").lines[1]
+    return one + b"".join(line.replace(b"{}", b"%d" % n) for n in range(1, DEEP))
+
+
+def deep_pi() -> bytes:
+    return pi_file(*(pi_user(f"a{n}", f"a{n - 1}" if n else None, str(n)) for n in range(DEEP)))
+
+
+def deep_gemini() -> bytes:
+    return g_file(*(g_line(f"m{n}", str(n)) for n in range(DEEP)))
+
+
+@pytest.mark.parametrize("make", [deep_codex, deep_pi, deep_gemini])
+def test_deep_talks(make: Callable[[], bytes]) -> None:
+    transcript = draft_of(make())
+    plan = ti.lay_out(transcript, ti.Ground())
+    assert len(plan.steps) == DEEP and len(plan.leaves()) == 1
+    assert [step.parent for step in plan.steps] == [0, *range(-1, -DEEP, -1)]
+
+
+def test_pi_cycles_and_missing_parents_in_linear_time() -> None:
+    lines = [pi_user(f"a{n}", f"a{n + 1 if n + 1 < DEEP else 0}", str(n)) for n in range(DEEP)]
+    lines += [pi_user(f"b{n}", f"gone{n}", str(n)) for n in range(DEEP)]
+    lines += [pi_line("label", f"c{n}", f"c{n + 1 if n + 1 < DEEP else 0}") for n in range(DEEP)]
+    lines += [pi_user(f"d{n}", f"c{n}", str(n)) for n in range(DEEP)]
+    transcript = draft_of(pi_file(*lines))
+    kinds = transcript.notes.kinds
+    assert (kinds["parent cycle"], kinds["parent not in file"]) == (1, 2 * DEEP)
+    assert len(ti.lay_out(transcript, ti.Ground()).steps) == 3 * DEEP
+
+
+def test_gemini_lists_and_steps_back_in_linear_time() -> None:
+    records = [g_line(f"m{n}", str(n)) for n in range(DEEP)]
+    steps = [each for n in range(DEEP) for each in (g_line(f"x{n}", "x"), {"$rewindTo": f"x{n}"})]
+    kept = [{**record, "id": f"k{n}"} for n, record in enumerate(records[1:])]
+    transcript = draft_of(g_file(*records, *steps, g_set(g_line("s", "sum"), *kept)))
+    assert len(transcript.entries) == 2 * DEEP + 1
+    told = transcript.entries[-1].compaction
+    assert told is not None and len(told.kept) == DEEP - 1
+
+
+def test_codex_rollbacks_in_linear_time() -> None:
+    talk = Rollout().turn("t")
+    data = bytearray(talk.data())
+    user, back = Rollout().say("{}").lines[1], Rollout().event("thread_rolled_back", num_turns=1)
+    for n in range(DEEP):
+        data += user.replace(b"{}", b"%d" % n) + (back.lines[1] if n % 2 else b"")
+    transcript = draft_of(bytes(data))
+    assert len(transcript.entries) == DEEP
+    assert transcript.entries[-1].parent == DEEP - 2
