@@ -767,58 +767,62 @@ def test_gemini_state_for_restore_is_a_chat() -> None:
 # -- size ------------------------------------------------------------------------------------------
 
 
-DEEP = 50_000
+@pytest.fixture(params=[5_000, pytest.param(50_000, marks=pytest.mark.slow)])
+def deep(request: pytest.FixtureRequest) -> int:
+    """How many records; all of them in the slow tests only."""
+    chosen: int = request.param
+    return chosen
 
 
-def deep_codex() -> bytes:
+def deep_codex(deep: int) -> bytes:
     one = Rollout().turn("t").say("0").data()
     line = Rollout().say("{}").lines[1]
-    return one + b"".join(line.replace(b"{}", b"%d" % n) for n in range(1, DEEP))
+    return one + b"".join(line.replace(b"{}", b"%d" % n) for n in range(1, deep))
 
 
-def deep_pi() -> bytes:
-    return pi_file(*(pi_user(f"a{n}", f"a{n - 1}" if n else None, str(n)) for n in range(DEEP)))
+def deep_pi(deep: int) -> bytes:
+    return pi_file(*(pi_user(f"a{n}", f"a{n - 1}" if n else None, str(n)) for n in range(deep)))
 
 
-def deep_gemini() -> bytes:
-    return g_file(*(g_line(f"m{n}", str(n)) for n in range(DEEP)))
+def deep_gemini(deep: int) -> bytes:
+    return g_file(*(g_line(f"m{n}", str(n)) for n in range(deep)))
 
 
 @pytest.mark.parametrize("make", [deep_codex, deep_pi, deep_gemini])
-def test_deep_talks(make: Callable[[], bytes]) -> None:
-    transcript = draft_of(make())
+def test_deep_talks(make: Callable[[int], bytes], deep: int) -> None:
+    transcript = draft_of(make(deep))
     plan = ti.lay_out(transcript, ti.Ground())
-    assert len(plan.steps) == DEEP and len(plan.leaves()) == 1
-    assert [step.parent for step in plan.steps] == [0, *range(-1, -DEEP, -1)]
+    assert len(plan.steps) == deep and len(plan.leaves()) == 1
+    assert [step.parent for step in plan.steps] == [0, *range(-1, -deep, -1)]
 
 
-def test_pi_cycles_and_missing_parents_in_linear_time() -> None:
-    lines = [pi_user(f"a{n}", f"a{n + 1 if n + 1 < DEEP else 0}", str(n)) for n in range(DEEP)]
-    lines += [pi_user(f"b{n}", f"gone{n}", str(n)) for n in range(DEEP)]
-    lines += [pi_line("label", f"c{n}", f"c{n + 1 if n + 1 < DEEP else 0}") for n in range(DEEP)]
-    lines += [pi_user(f"d{n}", f"c{n}", str(n)) for n in range(DEEP)]
+def test_pi_cycles_and_missing_parents_in_linear_time(deep: int) -> None:
+    lines = [pi_user(f"a{n}", f"a{n + 1 if n + 1 < deep else 0}", str(n)) for n in range(deep)]
+    lines += [pi_user(f"b{n}", f"gone{n}", str(n)) for n in range(deep)]
+    lines += [pi_line("label", f"c{n}", f"c{n + 1 if n + 1 < deep else 0}") for n in range(deep)]
+    lines += [pi_user(f"d{n}", f"c{n}", str(n)) for n in range(deep)]
     transcript = draft_of(pi_file(*lines))
     kinds = transcript.notes.kinds
-    assert (kinds["parent cycle"], kinds["parent not in file"]) == (1, 2 * DEEP)
-    assert len(ti.lay_out(transcript, ti.Ground()).steps) == 3 * DEEP
+    assert (kinds["parent cycle"], kinds["parent not in file"]) == (1, 2 * deep)
+    assert len(ti.lay_out(transcript, ti.Ground()).steps) == 3 * deep
 
 
-def test_gemini_lists_and_steps_back_in_linear_time() -> None:
-    records = [g_line(f"m{n}", str(n)) for n in range(DEEP)]
-    steps = [each for n in range(DEEP) for each in (g_line(f"x{n}", "x"), {"$rewindTo": f"x{n}"})]
+def test_gemini_lists_and_steps_back_in_linear_time(deep: int) -> None:
+    records = [g_line(f"m{n}", str(n)) for n in range(deep)]
+    steps = [each for n in range(deep) for each in (g_line(f"x{n}", "x"), {"$rewindTo": f"x{n}"})]
     kept = [{**record, "id": f"k{n}"} for n, record in enumerate(records[1:])]
     transcript = draft_of(g_file(*records, *steps, g_set(g_line("s", "sum"), *kept)))
-    assert len(transcript.entries) == 2 * DEEP + 1
+    assert len(transcript.entries) == 2 * deep + 1
     told = transcript.entries[-1].compaction
-    assert told is not None and len(told.kept) == DEEP - 1
+    assert told is not None and len(told.kept) == deep - 1
 
 
-def test_codex_rollbacks_in_linear_time() -> None:
+def test_codex_rollbacks_in_linear_time(deep: int) -> None:
     talk = Rollout().turn("t")
     data = bytearray(talk.data())
     user, back = Rollout().say("{}").lines[1], Rollout().event("thread_rolled_back", num_turns=1)
-    for n in range(DEEP):
+    for n in range(deep):
         data += user.replace(b"{}", b"%d" % n) + (back.lines[1] if n % 2 else b"")
     transcript = draft_of(bytes(data))
-    assert len(transcript.entries) == DEEP
-    assert transcript.entries[-1].parent == DEEP - 2
+    assert len(transcript.entries) == deep
+    assert transcript.entries[-1].parent == deep - 2
