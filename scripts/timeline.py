@@ -243,6 +243,8 @@ def system_words(error: OSError, path: str = "") -> str:
     if isinstance(where, bytes):
         where = os.fsdecode(where)
     advice = _SYSTEM_ADVICE.get(error.errno or 0)
+    if error.errno == errno.ENOENT and not where:
+        advice = "the current folder does not exist any more: go to another one"
     return (
         str(error.strerror or error)
         + (f" ({where})" if where else "")
@@ -4216,6 +4218,11 @@ class Store:
         stopped = self._replay(size)
         if stopped and self._is_torn(size, claimed):
             stopped = None
+            if self._lacks_newline_only(size):
+                self.notice(
+                    f"{self.path}: the last line lacks its newline, as an editor may leave it: "
+                    "what it says is shown again as soon as something is written"
+                )
         if stopped:
             self.damage = self._damage(self._stopped_at, stopped)
             self._damage_size = size
@@ -4407,15 +4414,21 @@ class Store:
             if os.path.exists(self.path + ".tmp"):
                 self.disk.remove(self.path + ".tmp")  # left by a create or purge that died
 
-    def _finish_last_line(self) -> None:
-        """Write the newline that a last transaction, whole but for it, lacks: it counts as stored,
-        for an editor may have taken the newline from one that was acknowledged."""
-        tail = self.disk.read_at(self._log, self._size - self.end, self.end)
+    def _lacks_newline_only(self, size: int) -> bool:
+        """Whether end..size is a transaction that is whole but for its last newline."""
+        tail = self.disk.read_at(self._log, size - self.end, self.end)
+        if not tail.endswith(b'"}'):
+            return False
         crc: int | None = self.crc
         lines = tail.split(b"\n")
         for line in lines:
             crc = None if crc is None else line_crc(line + b"\n", crc)
-        if crc is None or "more" in decode_head(lines[-1]):
+        return crc is not None and "more" not in decode_head(lines[-1])
+
+    def _finish_last_line(self) -> None:
+        """Write the newline that a last transaction, whole but for it, lacks: it counts as stored,
+        for an editor may have taken the newline from one that was acknowledged."""
+        if not self._lacks_newline_only(self._size):
             return
         self.disk.append(self._log, b"\n")
         self.disk.fsync(self._log)
@@ -6268,6 +6281,8 @@ class Database:
                 if len(found) >= a["limit"]:
                     return found
                 line = raw[offset:end]
+                if not finder.may_hit(line):
+                    continue
                 try:
                     hit = self._hit(
                         store, finder, line, start + offset, a["role"], only, head, below
@@ -7618,6 +7633,16 @@ class Finder:
             yield start, raw.find(b"\n", place) + 1
             end = start
 
+    def may_hit(self, line: bytes) -> bool:
+        """Whether the line's text holds a hit, where that was not looked at yet. Asked before the
+        rest of the line is decoded, which costs more."""
+        if self.needle is not None:
+            return True
+        try:
+            return _TEXT_MARK in line and self.place(line_text(line)) is not None
+        except (ValueError, IndexError):
+            return True  # a damaged line: the caller finds out
+
     def place(self, text: str) -> tuple[int, int] | None:
         """(start, end) of the first hit in a text."""
         if self.pattern is not None:
@@ -7823,6 +7848,11 @@ def choose_database(
     variable = environment.get("TIMELINE_DB")
     if variable:
         return variable, "variable"
+    if environment.get("HOME") == "" and sys.platform != "win32":
+        raise InvalidArgument(
+            "the variable HOME is empty, so there is no home folder: name a database with --db or "
+            "TIMELINE_DB"
+        )
     profile = environment.get("USERPROFILE") if sys.platform == "win32" else None
     return os.path.join(profile or environment.get("HOME") or home, ".timeline.json"), "default"
 

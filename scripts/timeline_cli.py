@@ -176,7 +176,8 @@ def _read_usual(arguments: list[str]) -> Call:
     while position < len(arguments):
         if not arguments[position].startswith("-") and positional:
             if positional[0].kind == "paths":
-                call.values.setdefault(positional[0].name, []).append(arguments[position])
+                path = system_path(arguments[position])
+                call.values.setdefault(positional[0].name, []).append(path)
             else:
                 call.values[positional.pop(0).name] = arguments[position]
             position += 1
@@ -422,6 +423,8 @@ def _read_with_argparse(arguments: list[str]) -> Call:
         value = parsed.get(argument.name)
         if argument.kind == "text":
             value = _text_value(argument, value, parsed.get(argument.name + "_file"))
+        elif argument.kind == "paths":
+            value = [system_path(path) for path in value or ()]
         elif isinstance(value, str) and argument.kind != "text":
             value = option_value(argument, value)
         if value is not None and value is not False:
@@ -585,7 +588,8 @@ def run(call: Call) -> None:
             raise
         except OSError as error:
             _leave_quietly()  # what waits in the buffer of stdout shall not fail again at the end
-            if not call.operation.changes or call.values.get("dry_run"):
+            files = "output" in call.values or "repair_to" in call.values
+            if not (call.operation.changes or files) or call.values.get("dry_run"):
                 raise
             raise timeline.WriteFailed(
                 f"{command_name(call.operation)} is done and stored, but its answer could not be "
@@ -740,7 +744,7 @@ def _refuse_own_file(database: Database, output: str) -> None:
         )
 
 
-def _check_output(output: str, force: bool) -> None:
+def _check_output(output: str, force: bool, may_force: bool = True) -> None:
     """Raise if `output` may not be written."""
     folder = os.path.dirname(output)
     if not os.path.isdir(folder):
@@ -755,7 +759,8 @@ def _check_output(output: str, force: bool) -> None:
         raise timeline.Refused(f"{output} is no regular file: choose another")
     if not force and os.path.lexists(output):
         raise timeline.Refused(
-            f"{output} exists, and may have been edited: --force replaces it, or choose another"
+            f"{output} exists, and may have been edited: choose another"
+            + (", or replace it with --force" if may_force else "")
         )
 
 
@@ -819,22 +824,32 @@ def _import(database: Database, checked: Json, source: str) -> Any:
     if output is not None:
         output, ids = os.path.abspath(output), {}
         _refuse_own_file(database, output)
-        _check_output(output, False)
+        _check_output(output, False, may_force=False)
     result = database.again_if_unfit(
         lambda: timeline_import.import_paths(
             database,
-            [system_path(path) for path in checked["paths"]],
+            checked["paths"],
             format=checked["format"],
             into=checked["into"],
             dry_run=checked["dry_run"],
             attachments=checked["attachments"],
-            progress=notice if sys.stderr.isatty() else None,
+            progress=notice if sys.stderr is not None and sys.stderr.isatty() else None,
             key=checked["idempotency_key"],
             ids=ids,
         )
     )
     if ids is not None:
-        _write_output(output, False, iter([timeline.dumps(ids) + "\n"]))
+        try:
+            _write_output(output, False, iter([timeline.dumps(ids) + "\n"]))
+        except (TimelineError, OSError) as error:
+            words = timeline.system_words(error) if isinstance(error, OSError) else str(error)
+            raise timeline.WriteFailed(
+                f"import is done and stored, but --ids could not be written ({words}): the answer "
+                "and the ids are here in data",
+                stored=True,
+                answer=result,
+                ids=ids,
+            ) from None
     return result
 
 

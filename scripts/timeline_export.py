@@ -2036,6 +2036,7 @@ EARLIER = "[earlier messages are not shown]"
 NO_RESULT = "[no result recorded]"
 EMPTY = "[empty message]"
 _TOOL_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
+_NO_TOOL_NAME = re.compile("[^a-zA-Z0-9_-]")
 _THINKING = ("redacted_thinking", "thinking")
 
 
@@ -2164,10 +2165,12 @@ class _Request:
             kind = block.get("type")
             if kind == "tool_result":
                 self._take_result(block)
-            elif kind == "tool_use" and isinstance(block.get("name"), str):
+            elif kind == "tool_use":
                 self._take_call(block)
             elif kind in _THINKING:
-                if role == "assistant" and (block.get("signature") or kind != "thinking"):
+                whole = ("thinking", "signature") if kind == "thinking" else ("data",)
+                texts = [block.get(name) for name in whole]
+                if role == "assistant" and all(text and isinstance(text, str) for text in texts):
                     self._add("assistant", block)
             elif kind == "text":
                 if not _is_blank(block.get("text")):
@@ -2183,9 +2186,9 @@ class _Request:
             self._say("user", text, words)
 
     def _take_call(self, block: Json) -> None:
-        call = self._tool_id(block.get("id"))
-        if call in self._used:
-            self._say("assistant", f"[call {block['name']}]")
+        call, name = self._tool_id(block.get("id")), block.get("name")
+        if call in self._used or not isinstance(name, str) or not name:
+            self._say("assistant", f"[call {name}]" if isinstance(name, str) else "[call]")
             return
         self._used.add(call)
         given = block.get("input")
@@ -2194,7 +2197,7 @@ class _Request:
             {
                 "type": "tool_use",
                 "id": call,
-                "name": block["name"],
+                "name": _NO_TOOL_NAME.sub("_", name)[:64],
                 "input": given if isinstance(given, dict) else {"value": given},
             },
         )
@@ -2235,14 +2238,14 @@ class _Request:
         if isinstance(block, dict) and kind in ("image", "document") and pictures:
             source = block.get("source")
             source = source if isinstance(source, dict) else {}
-            if source.get("type") in ("url", "file", "text"):
+            if _is_reference(str(kind), source):
                 return {"type": kind, "source": source}
             data = self.database.kept_bytes(str(source.get("sha256", "")))
-            if data is not None:
+            media = source.get("media_type")
+            if data is not None and isinstance(media, str):
                 from base64 import b64encode
 
                 encoded = b64encode(data).decode("ascii")
-                media = source.get("media_type")
                 return {
                     "type": kind,
                     "source": {"type": "base64", "media_type": media, "data": encoded},
@@ -2307,6 +2310,14 @@ class _Request:
             if rest:
                 messages.append({"role": "user", "content": _openai_content(rest)})
         return {"messages": messages, "added_tokens": self._added_tokens()}
+
+
+def _is_reference(kind: str, source: Json) -> bool:
+    """Whether the source of a picture or document says by itself where it is, or all of it."""
+    field = {"url": "url", "file": "file_id", "text": "data"}.get(str(source.get("type")))
+    if field is None or (field == "data" and kind == "image"):
+        return False
+    return isinstance(source.get(field), str) and bool(source[field])
 
 
 def _is_blank(text: object) -> bool:

@@ -6025,15 +6025,15 @@ def shown(path: str) -> str:
 
 
 def _bring_in(
-    db: Database, tx: Importing, transcript: Transcript, path: str, settings: _Settings
+    db: Database, tx: Importing, transcript: Transcript, item: _Item, settings: _Settings
 ) -> _Landing:  # fmt: skip
     """Write what `transcript` adds to the database. The result can say what became of it."""
-    name = transcript.session or shown(os.path.realpath(path)) + "#" * (transcript.part > 0)
+    name = transcript.session or item.place() + "#" * (transcript.part > 0)
     session = f"{transcript.space}\0{name}{transcript.part or ''}"
     home = _find_home(tx, transcript, session, settings.into) if transcript.entries else None
     _look_up(tx, transcript, home)
     landing = _Landing(db, tx, transcript, home, session, settings)
-    landing.write(path)
+    landing.write(item.path)
     return landing
 
 
@@ -6674,6 +6674,11 @@ class _Item:
         self.waited = False
         self.trouble = trouble  # why it cannot be read, known before it is tried
 
+    def place(self) -> str:
+        """Where it is, links resolved, as text."""
+        real = shown(os.path.realpath(self.file))
+        return real if self.member is None else f"{real}/{self.member}"
+
     def find_format(self, forced: Format | None) -> str:
         """Find the format and the family; "" if it was found, else why it was not."""
         with self.open() as stream:
@@ -7114,7 +7119,7 @@ class _File:
                 continue
             if settings.hold and item.format.grows:
                 hold_back(transcript)
-            landing = _bring_in(db, tx, transcript, item.path, settings)
+            landing = _bring_in(db, tx, transcript, item, settings)
             self.landings.append(landing)
             waiting += landing.waiting
             if waiting >= CHUNK_CHARS and not settings.dry_run:
@@ -7168,6 +7173,7 @@ class _Sources:
     def __init__(self, db: Database) -> None:
         self.db = db
         self.unchanged = 0
+        self.names: dict[str, str] = {}  # path as it is shown -> links resolved
         note = db.read_note("sources")
         known = isinstance(note, dict) and isinstance(note.get("mark"), str)
         files = note.get("files") if known and db.holds(note["mark"]) else None
@@ -7183,7 +7189,7 @@ class _Sources:
             return False
         facts = [told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns]
         facts += [] if log is None else [log.st_size, log.st_mtime_ns]
-        name = shown(os.path.realpath(path))
+        name = self.names[shown(path)] = shown(os.path.realpath(path))
         if self.files.get(name) == facts:
             self.unchanged += 1
             return True
@@ -7192,7 +7198,7 @@ class _Sources:
 
     def save(self, unread: Sequence[Json]) -> None:
         for each in unread:
-            self.files.pop(shown(os.path.realpath(each["path"])), None)
+            self.files.pop(self.names.get(each["path"], ""), None)
         self.db.write_note("sources", {"mark": self.db.mark(), "files": self.files})
 
 

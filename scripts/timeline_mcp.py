@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 
 import timeline
@@ -527,8 +528,8 @@ class Shaper:
         except subprocess.TimeoutExpired:
             raise timeline.Refused(
                 f"the search took longer than {REGEX_S:g} s and was stopped: a repeat within a "
-                "repeat, as in (a+)+, can take for ever; write the pattern otherwise, or search "
-                "for a plain text",
+                "repeat, as in (a+)+, can take for ever, and very many messages take long; write "
+                "the pattern otherwise, or search for a plain text",
                 seconds=REGEX_S,
             ) from None
         kind, value, data = json.loads(done.stdout)
@@ -614,6 +615,8 @@ class Shaper:
 def answer_search() -> None:
     """The other end of `Shaper._search_apart`: a request on stdin, [class of the error or "", the
     result or the error's text, data] on stdout."""
+    if hasattr(signal, "alarm"):
+        signal.alarm(int(REGEX_S) + 2)  # ends this process, should the server be gone by then
     path, wait_s, given = json.load(sys.stdin)
     try:
         answer = ["", Database(path, wait_s=wait_s).run("search", given), {}]
@@ -845,7 +848,10 @@ class Server:
                 data["try"] = error.narrower
             message = f"result of {error.chars:,} characters is above {self.shaper.chars_max:,}"
             if error.narrower is None:
-                message += ": unpin or summarize, or start the server with --max-output-chars"
+                shorter = "unpin or summarize"
+                if params.get("arguments", {}).get("format") is not None:
+                    shorter = "ask without format, which cuts long texts"
+                message += f": {shorter}, or start the server with --max-output-chars"
             return self._failed(message, data, False)
         except TimelineError as error:
             return self._failed(str(error), error.data, isinstance(error, InvalidArgument))

@@ -104,6 +104,51 @@ def test_an_import_without_a_line_that_can_be_read_fails(tl: Program, tmp_path: 
     assert len(done.value["unrecognized"]) == 1
 
 
+@POSIX
+def test_an_import_needs_no_stderr(tl: Program, tmp_path: Path) -> None:
+    talk = tmp_path / "talk.jsonl"
+    talk.write_text('{"role":"user","text":"x"}\n')
+    for words in (f'import "{talk}" --format messages', "sync --since 0"):
+        command = f'"{sys.executable}" "{SCRIPTS / "tl.py"}" {words} --db "{tl.db}" 2>&-'
+        environment = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stdout
+
+
+@POSIX
+def test_an_empty_home_names_no_database(tl: Program) -> None:
+    done = tl("list", env={"HOME": "", "TIMELINE_DB": ""})
+    assert done.code == 2
+    assert "--db" in done.error["error"]
+
+
+@POSIX
+def test_a_path_of_any_script_is_taken_in_any_locale(tl: Program, tmp_path: Path) -> None:
+    talk = tmp_path / "出.jsonl"
+    talk.write_text('{"role":"user","text":"x"}\n')
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = tl("import", "--format", "messages", os.fsencode(talk), env=ascii_only)
+    assert [row["added"] for row in done.value["timelines"]] == [1]
+
+
+def test_ids_that_cannot_be_written_lose_nothing(tl: Program, tmp_path: Path) -> None:
+    tl("create")
+    tl("append", "--role", "user", "--text", "x")
+    (tmp_path / "doc.json").write_bytes(tl("export", "--format", "json").out)
+    other = Program(tmp_path / "other.json")
+    done = other("import", str(tmp_path / "doc.json"), "--ids", str(tmp_path / ("n" * 250)))
+    if done.code == 0:
+        pytest.skip("names may be that long here")
+    data = done.error["data"]
+    assert (done.code, data["stored"], data["ids"]) == (5, True, {"n1": "n1"})
+    assert data["answer"]["timelines"][0]["added"] == 1
+    (tmp_path / "ids.json").write_text("mine")
+    done = other("import", str(tmp_path / "doc.json"), "--ids", str(tmp_path / "ids.json"))
+    assert "--force" not in done.error["error"]
+
+
 def test_archived_and_dropped_branches_are_told_from_unknown_ones(tl: Program) -> None:
     tl("create")
     tl("append", "--role", "user", "--text", "x")

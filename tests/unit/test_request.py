@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def check_anthropic(request: Json) -> None:
             elif kind == "tool_use":
                 assert message["role"] == "assistant"
                 assert isinstance(block["input"], dict)
+                assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", block["name"])
+                assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", block["id"])
                 assert block["id"] not in ids
                 ids.add(block["id"])
                 waiting.append(block["id"])
@@ -63,9 +66,16 @@ def check_anthropic(request: Json) -> None:
                 for each in inner if isinstance(inner, list) else ():
                     assert each["type"] != "text" or each["text"].strip()
             elif kind == "thinking":
+                assert type(block["signature"]) is type(block["thinking"]) is str
                 assert block["signature"]
+            elif kind == "redacted_thinking":
+                assert type(block["data"]) is str
             else:
-                assert kind in ("image", "document", "redacted_thinking"), kind
+                assert kind in ("image", "document"), kind
+                source = block["source"]
+                field = {"url": "url", "file": "file_id", "base64": "data", "text": "data"}
+                assert type(source[field[source["type"]]]) is str
+                assert kind == "document" or source["type"] != "text"
         if message["role"] == "assistant":
             assert any("thinking" not in block["type"] for block in blocks)
     assert not waiting
@@ -320,6 +330,13 @@ def check_random(tmp_path: Path, seed: int) -> None:
                 ["", "r", None, [], [{"type": "text", "text": ""}], [{"type": "odd"}, "x"]])},
             {"type": "thinking", "thinking": "t", "signature": rng.choice(["s", ""])},
             {"type": "redacted_thinking", "data": "d"},
+            {"type": "tool_use", "id": rng.choice(ids), "name": rng.choice(["", "a b", "功能"])},
+            {"type": "tool_use", "id": rng.choice(ids), "name": None},
+            {"type": "thinking", "thinking": 5, "signature": "s"},
+            {"type": "redacted_thinking", "data": None},
+            {"type": "document", "source": {"type": "text"}},
+            {"type": "image", "source": {"type": rng.choice(["url", "file", "text", "base64", 5])}},
+            {"type": "image", "source": {"type": "text", "data": "x"}},
             {"type": "image", "source": {"type": "url", "url": "u"}},
             {"type": "image", "source": None}, {"type": None}, {"value": 1},
             {"type": "server_tool_use", "name": "s", "input": {}},

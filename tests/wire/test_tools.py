@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,26 @@ def test_a_pattern_that_takes_for_ever_is_stopped_and_the_others_are_served(tmp_
             )
         unknown = {"text": "a", "regex": True, "branch": "no", **TL}
         assert wire.error("timeline_search", unknown)["error"] == 'unknown branch "no"'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_search_ends_though_its_server_was_killed(tmp_path: Path) -> None:
+    with Wire(tmp_path / "t.db") as wire:
+        wire.open().create()
+        wire.value("timeline_append", {"role": "user", "text": "a" * 60 + "!", **TL})
+        wire.tell(tool_call("timeline_search", {"text": "(a+)+b", "regex": True}))
+        children: list[str] = []
+        tasks = Path(f"/proc/{wire.process.pid}/task/{wire.process.pid}/children")
+        until = time.monotonic() + 20
+        while not children and time.monotonic() < until:
+            children = tasks.read_text().split()
+        wire.process.kill()
+        wire.process.wait()
+        while any(Path(f"/proc/{each}").exists() for each in children):
+            assert time.monotonic() < until, "it runs on"
+            time.sleep(0.2)
+        assert children
 
 
 def test_json_within_strings_is_taken_for_what_it_says(wire: Wire) -> None:
