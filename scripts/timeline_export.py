@@ -1435,10 +1435,10 @@ main { flex: 1; min-height: 0; display: flex; }
 .row .said { flex: 1 1 0; min-width: 0; overflow: hidden; text-overflow: ellipsis; unicode-bidi: plaintext; text-align: left; }
 .row.off .said, .row.off .role { color: var(--soft); }
 .row.aside .said { font-style: italic; }
-.row.over .said, .row.over .id { color: var(--soft); text-decoration: line-through; }
+.row.over .said { color: var(--soft); }
 .row.excluded .said, .row.purged .said { text-decoration: line-through; color: var(--soft); }
 .row.fold { color: var(--soft); font-size: 13px; }
-.row .chips { display: flex; gap: 6px; flex: 0 1 auto; max-width: 55%; overflow: hidden; justify-content: flex-end; }
+.row .chips { display: flex; gap: 6px; flex: 0 1 auto; max-width: 55%; overflow: hidden; }
 .chip {
   font-size: 12px; line-height: 1.5; padding: 0 8px; border-radius: 999px; flex: 0 1 auto; min-width: 3ch;
   border: 1px solid currentColor; max-width: 24ch; overflow: hidden; text-overflow: ellipsis;
@@ -1484,6 +1484,7 @@ dd { margin: 0; min-width: 0; }
 button.chip { background: none; min-height: 0; }
 .tools { display: flex; flex-wrap: wrap; gap: 8px; margin: 14px 0 0; }
 .pair { display: flex; gap: 6px; }
+.pair .link { align-items: center; }
 .pair .link:first-child { flex: 1 1 auto; min-width: 0; }
 .pair .link:last-child:not(:first-child) { flex: 0 0 auto; width: auto; color: var(--soft); font-size: 12px; }
 .filter { width: 100%; margin: 10px 0 12px; }
@@ -1499,17 +1500,15 @@ body.message #close { display: none; }
 @media (max-width: 1000px) and (min-width: 761px) { #facts { display: none; } #find { flex-basis: 280px; } header { gap: 12px; padding: 10px 12px; } }
 @media (max-width: 760px) {
   header { flex-wrap: wrap; padding: 10px 14px; gap: 8px; }
-  #name { flex: 1 0 100%; display: flex; gap: 12px; align-items: baseline; }
-  #facts { flex: none; }
+  #name { flex: 1 0 100%; }
   #find { flex: 1 1 100%; order: 3; }
   nav { flex: 1 1 100%; }
   nav button { flex: 1; }
-  h1 { flex: 1 1 auto; }
   .row { gap: 8px; padding-right: 12px; }
   .row .role, .row .begins { display: none; }
   .row .chips { max-width: 45%; }
   #detail {
-    position: fixed; inset: auto 0 0 0; max-height: 72vh; min-width: 0; max-width: none;
+    position: fixed; inset: auto 0 0 0; height: 62vh; min-width: 0; max-width: none;
     border: 0; border-top: 1px solid var(--line); border-radius: 16px 16px 0 0; padding: 16px 16px 32px;
     box-shadow: 0 -8px 30px rgb(0 0 0 / 25%); display: none; z-index: 3;
   }
@@ -1535,7 +1534,7 @@ body.message #close { display: none; }
 _SCRIPT = r"""
 "use strict";
 (() => {
-const ROW = 34, PAD = 14, COLORS = 7, BRACKETS = 4;
+const ROW = 34, PAD = 14, COLORS = 7, BRACKETS = 4, RUNS_OPEN = 24;
 const PIN = 1, EXCLUDED = 2, ARCHIVED = 4, SUMMARY = 8, PURGED = 16, EARLY = 64, ASIDE = 128;
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
@@ -1617,17 +1616,29 @@ const pathTo = (id) => {
   return path.reverse();
 };
 
-// ---- rows: archived stretches are folded until they are opened ---------------------------------
+// ---- rows: archived stretches, and branches where there are many, are folded until opened ------
 
+const crowded = runs.length > RUNS_OPEN;
+function foldOf(n) {
+  if (state.open.has(n.id)) return 0;
+  if (n.marks & ARCHIVED) return ARCHIVED;
+  return crowded && (n.under || n).run && !state.open.has((n.under || n).id) ? ASIDE : 0;
+}
+function unfold(n) {  // what its branch has of its own, and the way to it
+  for (let on = n.under || n; on; on = parentOf(on)) {
+    if (foldOf(on)) for (const each of runs[on.run].nodes) state.open.add(each.id);
+  }
+  state.open.add(n.id);
+  layOut();
+}
 function layOut() {
   const rows = [];
   place.clear();
-  const folded = (n) => n.marks & ARCHIVED && !state.open.has(n.id);
   for (let at = 0; at < nodes.length; at++) {
-    const from = at;
-    if (folded(nodes[at])) while (at + 1 < nodes.length && folded(nodes[at + 1])) at++;
+    const n = nodes[at], kind = foldOf(n), from = at;
+    if (kind) while (at < n.end && foldOf(nodes[at + 1]) === kind) at++;
     for (let k = from; k <= at; k++) place.set(nodes[k].id, rows.length);
-    rows.push(folded(nodes[at]) ? {fold: nodes.slice(from, at + 1)} : {n: nodes[at]});
+    rows.push(kind ? {fold: nodes.slice(from, at + 1)} : {n});
   }
   state.rows = rows;
   for (const run of runs) {
@@ -1836,10 +1847,19 @@ function rowOf(at) {
   const chips = make("span", "chips");
   if (fold) {
     element.classList.add("fold");
-    const names = [...new Set(fold.flatMap((each) => runs[each.run].names.map((head) => head.name)))];
-    element.append(make("span", "said", `▸ ${count(fold.length)} archived, n${one.id} to n${fold.at(-1).id}`
-      + (names.length ? ` · ${names.slice(0, 3).join(", ")}` : "")));
-    element.onclick = () => unfold(fold);
+    const own = fold.flatMap((each) => (!each.under && headsAt.get(each.id)) || []);
+    const said = make("span", "said", one.marks & ARCHIVED
+      ? `▸ ${count(fold.length)} archived, n${one.id} to n${fold.at(-1).id}${own.length ? " · " + own.slice(0, 3).map((head) => head.name).join(", ") : ""}`
+      : `▸ ${many(fold.length, "message")}: ${oneLine(shown(one))}`);
+    said.dir = "auto";
+    const hits = fold.filter((each) => state.hitSet.has(each.id)).length;
+    if (hits) chips.append(make("span", "chip plain", many(hits, "hit")));
+    if (!(one.marks & ARCHIVED)) {
+      for (const head of own.slice(0, 1)) chips.append(chip(head));
+      if (own.length > 1) chips.append(make("span", "chip plain", `+${count(own.length - 1)}`));
+    }
+    element.append(make("span", "role", one.marks & ARCHIVED ? "archive" : "branch"), said, chips);
+    element.onclick = () => choose(one.id, false);
     return element;
   }
   if (n.id === state.chosen) { element.classList.add("chosen"); element.setAttribute("aria-selected", "true"); }
@@ -1890,10 +1910,6 @@ function chip(head) {
   made.title = head.current ? "head of the current branch" : head.status === "live" ? "head of a branch" : `head of a branch, ${head.status}`;
   return made;
 }
-function unfold(fold) {
-  for (const n of fold) state.open.add(n.id);
-  layOut(); measure(); redraw(); choose(fold[0].id);
-}
 
 // ---- choosing ----------------------------------------------------------------------------------
 
@@ -1911,18 +1927,22 @@ function follow(n, line) {
 function choose(id, scroll = true, line = null) {
   const n = node.get(id);
   if (!n) return;
-  if (n.marks & ARCHIVED && !state.open.has(id)) {
-    for (const each of state.rows[place.get(id)].fold) state.open.add(each.id);
-    layOut(); measure();
-  }
+  if (foldOf(n)) unfold(n);
   state.chosen = id;
   follow(n, line);
-  const list = $("list"), y = place.get(id) * ROW + PAD;
   document.body.classList.add("open");
-  if (scroll && (y < list.scrollTop + ROW || y > list.scrollTop + list.clientHeight - 2 * ROW))
-    list.scrollTop = y - list.clientHeight / 2;
-  list.setAttribute("aria-activedescendant", "row" + id);
+  $("list").setAttribute("aria-activedescendant", "row" + id);
   showMessage();
+  const list = $("list"), y = place.get(id) * ROW + PAD, seen = seenHeight();
+  if ((scroll || seen < list.clientHeight) && (y < list.scrollTop + ROW || y > list.scrollTop + seen - 2 * ROW)) {
+    list.scrollTop = y - seen / 2;
+    draw();
+  }
+}
+
+function seenHeight() {  // of the list, above the sheet of a narrow screen
+  const list = $("list").getBoundingClientRect(), detail = $("detail").getBoundingClientRect();
+  return detail.height && detail.left < list.right - 1 ? Math.max(2 * ROW, detail.top - list.top) : list.height;
 }
 
 function marked(text, query) {
@@ -2186,7 +2206,8 @@ function showComparison() {
   const {detail} = opened("compare", "Two branches"), sides = make("div", "sides"), all = heads.filter((head) => head.n);
   document.body.classList.add("open");
   const byName = (name, other) => all.find((head) => head.name === name) || other;
-  const left = byName(state.left, all[0]), right = byName(state.right, all.find((head) => head !== left) || left);
+  const left = byName(state.left, all[0]), walked = all.find((head) => state.line && head.n.run === state.line.run);
+  const right = byName(state.right, walked && walked !== left ? walked : all.find((head) => head !== left) || left);
   if (!left) { detail.append(make("p", "empty", "There is no branch with a message.")); $("close").focus(); return; }
   const paths = [left, right].map((head) => pathTo(head.id).filter((n) => n.id));
   let shared = 0;
@@ -2330,7 +2351,7 @@ $("facts").textContent = `${many(nodes.filter((n) => n.id && !(n.marks & SUMMARY
 document.documentElement.dataset.theme = dark.matches ? "dark" : "light";
 readPalette();
 const now = heads.find((head) => head.current && head.n) || {n: nodes.findLast((n) => !(n.marks & ASIDE))};
-if (now.n) { state.chosen = now.n.id; follow(now.n, now.n); }
+if (now.n) { state.chosen = now.n.id; if (foldOf(now.n)) unfold(now.n); follow(now.n, now.n); }
 layOut();
 measure();
 if (now.n) {
