@@ -1425,7 +1425,7 @@ main { flex: 1; min-height: 0; display: flex; }
 .row {
   position: absolute; left: 0; right: 0; height: 34px; display: flex; align-items: center;
   gap: 10px; padding-right: 16px; cursor: pointer; white-space: nowrap; overflow: hidden;
-  font-size: 14px;
+  font-size: 14px; contain: strict;
 }
 .row:hover { background: color-mix(in srgb, var(--chosen) 55%, transparent); }
 .row.chosen { background: var(--chosen); }
@@ -1595,8 +1595,9 @@ const button = (name, words, act) => {
   return made;
 };
 const shown = (n) => n.id ? n.marks & PURGED ? "(purged)" : n.text || "(empty)" : "(the root)";
-const oneLine = (text) => text.slice(0, 400).replace(/\s+/g, " ");
-const count = (value) => value.toLocaleString("en");
+const oneLine = (text, most = 160) => text.slice(0, most).replace(/\s+/g, " ");
+const numbers = new Intl.NumberFormat("en");
+const count = (value) => numbers.format(value);
 const many = (value, word, more = word + "s") => `${count(value)} ${value === 1 ? word : more}`;
 const clock = new Intl.DateTimeFormat(undefined, {dateStyle: "medium", timeStyle: "medium"});
 const zoned = new Intl.DateTimeFormat(undefined, {dateStyle: "full", timeStyle: "long"});
@@ -1685,7 +1686,7 @@ function covered(bracket) {  // its rows as stretches: other branches may stand 
   return bracket.parts = parts;
 }
 
-let textStart = 0, bracketStart = 0, laneStep = 16;
+let textStart = 0, bracketStart = 0, laneStep = 16, room = 160;  // room: characters that may fit in a row
 const laneX = (lane) => 22 + lane * laneStep;
 const mostLanes = runs.reduce((most, run) => Math.max(most, run.lane), 0);
 function measure() {
@@ -1693,6 +1694,7 @@ function measure() {
   const room = Math.min(240, $("list").clientWidth * 0.28);
   laneStep = Math.max(5, Math.min(16, room / (mostLanes + 1)));
   bracketStart = laneX(mostLanes) + 16;
+  room = Math.ceil(($("list").clientWidth - 200) / 4.5);
   textStart = bracketStart + (columns ? columns * 9 + 10 : 0);
 }
 const idWidth = String(nodes.reduce((most, n) => Math.max(most, n.id), 0)).length + 1 + "ch";
@@ -1878,7 +1880,7 @@ function rowOf(at) {
     if (hit > 60) text = "…" + text.slice(hit - 30);
   }
   const said = make("span", "said");
-  said.append(marked(oneLine(text), state.query));
+  said.append(marked(oneLine(text, room), state.query));
   said.dir = "auto";
   element.append(role, said, chips);
   if (s) chips.append(make("span", "chip plain",
@@ -2011,7 +2013,7 @@ function link(id, words, status = "", line = null) {
   if (status) made.append(make("span", "status", status));
   return made;
 }
-const linkTo = (n, status) => link(n.id, oneLine(shown(n)).slice(0, 160), status);
+const linkTo = (n, status) => link(n.id, oneLine(shown(n)), status);
 function opened(panel, words) {
   const detail = $("detail"), title = make("div", "title"), heading = make("h2", "", words), out = button("", "Close", close);
   out.id = "close";
@@ -2065,7 +2067,7 @@ const chainOf = (s) => {  // all versions, newest first
   return all;
 };
 function standsFor(own, detail) {
-  const add = (id, words) => { if (node.has(id)) detail.append(link(id, words + oneLine(shown(node.get(id))).slice(0, 160))); };
+  const add = (id, words) => { if (node.has(id)) detail.append(link(id, words + oneLine(shown(node.get(id))))); };
   detail.append(make("h3", "", `Stands for n${own.from} to n${own.to} (${statusOf(own)})`));
   add(own.from, "from: ");
   if (own.to !== own.from) add(own.to, "to: ");
@@ -2079,7 +2081,7 @@ function standsFor(own, detail) {
   for (const id of own.rests) add(id, "");
 }
 function versionLine(s, detail, said = "") {
-  const n = node.get(s.id), words = n ? oneLine(shown(n)).slice(0, 160) : "";
+  const n = node.get(s.id), words = n ? oneLine(shown(n)) : "";
   const made = link(s.id, words, said || statusOf(s));
   made.firstChild.after(make("span", "status", `v${s.version} · n${s.from}–n${s.to}`));
   detail.append(made);
@@ -2196,7 +2198,7 @@ function showBranches(only) {
   const forks = only ? [] : nodes.filter((n) => childrenOf(n).length > 1);
   if (forks.length) {
     detail.append(make("h3", "", many(forks.length, "fork")));
-    pages(forks, detail, (n) => link(n.id, oneLine(shown(n)).slice(0, 160), many(childrenOf(n).length, "way")), 100);
+    pages(forks, detail, (n) => link(n.id, oneLine(shown(n)), many(childrenOf(n).length, "way")), 100);
   }
   fill();
   filter.focus();
