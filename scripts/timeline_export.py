@@ -1691,8 +1691,8 @@ const laneX = (lane) => 22 + lane * laneStep;
 const mostLanes = runs.reduce((most, run) => Math.max(most, run.lane), 0);
 function measure() {
   const columns = Math.min(BRACKETS, state.brackets.reduce((most, b) => Math.max(most, b.column + 1), 0));
-  const room = Math.min(240, $("list").clientWidth * 0.28);
-  laneStep = Math.max(5, Math.min(16, room / (mostLanes + 1)));
+  const lanesWidth = Math.min(240, $("list").clientWidth * 0.28);
+  laneStep = Math.max(5, Math.min(16, lanesWidth / (mostLanes + 1)));
   bracketStart = laneX(mostLanes) + 16;
   room = Math.ceil(($("list").clientWidth - 200) / 4.5);
   textStart = bracketStart + (columns ? columns * 9 + 10 : 0);

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
+import random
 import re
 import tempfile
 from collections.abc import Iterator
@@ -110,8 +112,11 @@ def test_texts_are_data_and_come_back(tmp_path: Path) -> None:
     assert data["title"] == HOSTILE[0]
     assert not re.search("[<>&\u2028\u2029]", parts.code["script"][0])
     for row in data["nodes"]:
-        number, parent, role, tokens, _, marks, _, _, _, _, text = row
+        number, parent, role, tokens, _, marks, _, _, _, _, prefix, via, source, text = row
         shown = base.run("node", {"node": f"n{number}"})
+        assert (prefix, via, source) == (
+            shown["prefix_tokens"], shown["via"], shown.get("source", 0)
+        )  # fmt: skip
         assert (f"n{parent}", role, tokens, text) == (
             shown["parent"], shown["role"], shown["tokens"], shown["text"]
         )  # fmt: skip
@@ -121,19 +126,103 @@ def test_texts_are_data_and_come_back(tmp_path: Path) -> None:
     assert len(data["nodes"]) == len(base.store.rows)
 
 
-def test_lanes_are_free_where_they_are_taken(tmp_path: Path) -> None:
+EARLY, ASIDE = timeline_export.EARLY, timeline_export.ASIDE
+
+
+def rows_of(base: timeline.Database, **part: Any) -> list[dict[str, Any]]:
+    """The rows of the page from top to bottom: id, parent, marks, lane, run."""
+    nodes = json.loads(Parts(page_of(base, **part)).code["script"][0])["nodes"]
+    return [
+        {"id": row[0], "parent": row[1], "marks": row[5], "lane": row[6], "run": row[7]}
+        for row in nodes
+    ]
+
+
+def check_layout(rows: list[dict[str, Any]], main: list[int]) -> None:
+    """`main`: the path of the current branch."""
+    at = {row["id"]: place for place, row in enumerate(rows)}
+    tree = [row for row in rows if not row["marks"] & ASIDE]
+    assert [row["id"] for row in tree if row["run"] == 0 and row["id"]] == main
+    assert {row["run"] for row in tree if row["lane"] == 0} <= {0}
+    ends: dict[int, tuple[int, int, int]] = {}  # run -> lane and the rows that need it
+    for row in tree:
+        place, above = at[row["id"]], at.get(row["parent"])
+        lane, start, end = ends.get(row["run"], (row["lane"], place, place))
+        assert lane == row["lane"], "a run changes its lane"
+        if row["run"] not in ends and above is not None and row["id"]:
+            if row["marks"] & EARLY:
+                start = above + 1
+            else:
+                upper = rows[above]["run"]
+                ends[upper] = (*ends[upper][:2], max(ends[upper][2], place - 1))
+        ends[row["run"]] = (lane, start, max(end, place))
+    taken: dict[tuple[int, int], int] = {}
+    for run, (lane, start, end) in ends.items():
+        for place in range(start, end + 1):
+            assert taken.setdefault((lane, place), run) == run, "two runs in one lane at one row"
+    # Depth first: a row hangs on the row above it, or on what that hangs on.
+    open_above: list[int] = []
+    for row in tree:
+        while open_above and open_above[-1] != row["parent"] and row["parent"] in at:
+            open_above.pop()
+        assert row["parent"] not in at or open_above or not row["id"], "a subtree is torn apart"
+        open_above.append(row["id"])
+
+
+def current_path(base: timeline.Database) -> list[int]:
+    now = next(row for row in base.run("branches") if row["current"])
+    return [int(each["node"][1:]) for each in base.run("context", {"branch": now["name"]})]
+
+
+def test_current_branch_keeps_lane_0_and_no_lane_holds_two_branches(tmp_path: Path) -> None:
     base = told(tmp_path)
-    data = json.loads(Parts(page_of(base)).code["script"][0])
-    spots = {row[0]: (row[6], row[7]) for row in data["nodes"]}
-    parents = {row[0]: row[1] for row in data["nodes"]}
-    ends: dict[int, int] = {}
-    for node, parent in parents.items():
-        ends[node] = max(ends.get(node, node), node)
-        ends[parent] = max(ends.get(parent, 0), node)
-    for node, (lane, run) in spots.items():
-        for other, (other_lane, other_run) in spots.items():
-            if lane == other_lane and run != other_run:
-                assert not node <= other <= ends[node], "two runs in one lane at one row"
+    base.run("include", {"node": "n4"})  # a context leaves out what is excluded
+    rows = rows_of(base)
+    check_layout(rows, current_path(base))
+    base.run("switch", {"name": "third"})
+    check_layout(rows_of(base), current_path(base))
+    assert {row["lane"] for row in rows_of(base, branch="third")} == {0, -1}
+
+
+def test_summaries_are_listed_under_what_they_cover(tmp_path: Path) -> None:
+    base = told(tmp_path)
+    rows = rows_of(base)
+    at = {row["id"]: place for place, row in enumerate(rows)}
+    for node in base.run("summaries"):
+        number = int(node["node"][1:])
+        assert rows[at[number]]["lane"] == -1
+        place = at[number] - 1
+        while rows[place]["marks"] & ASIDE:
+            place -= 1
+        assert f"n{rows[place]['id']}" == node["to"]
+    # One that a branch goes on from stands in the tree.
+    made = base.run("summarize", {"from": "n30", "to": "n40", "summary": "go on"})["node"]
+    base.run("fork", {"node": made, "name": "on"})
+    row = next(row for row in rows_of(base) if f"n{row['id']}" == made)
+    assert row["lane"] > 0 and not row["marks"] & ASIDE
+
+
+@pytest.mark.parametrize("shape", ["star", "chain", "heads", "random 1", "random 2", "random 3"])
+def test_lanes_stay_few_with_500_branches(tmp_path: Path, shape: str) -> None:
+    base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk(), clock=lambda: 1_700_000_000)
+    base.run("create")
+    kind, _, seed = shape.partition(" ")
+    chance = random.Random(seed)
+    with base.importing() as tx:
+        for number in range(40):
+            tx.append(0, number, "user", f"{number}", 1, {})
+        tx.move(0, "main", 40)
+        at = 40
+        for branch in range(500):
+            fork = {
+                "star": 20, "chain": max(20, at - 2), "heads": at, "random": chance.randint(1, at)
+            }[kind]  # fmt: skip
+            for step in range(chance.randint(1, 6)):
+                at = tx.append(0, at if step else fork, "user", "x", 1, {})
+            tx.branch(0, f"b{branch}", at)
+    rows = rows_of(base)
+    check_layout(rows, list(range(1, 41)))
+    assert max(row["lane"] for row in rows) <= 1 + 2 * math.log2(len(rows))
 
 
 # ---- in a browser -------------------------------------------------------------------------------
@@ -158,26 +247,45 @@ def shown(browser: Browser, base: timeline.Database, folder: Path) -> None:
     browser.open(path)
 
 
+def go(browser: Browser, node: str) -> None:
+    """Choose a node as the search box does."""
+    browser.run(
+        "const q = document.getElementById('query'); q.value = arguments[0];"
+        "document.getElementById('next').click(); q.value = ''; q.oninput();"
+        "document.getElementById('list').focus()",
+        node,
+    )
+    browser.wait("setTimeout(arguments[0], 200)")
+
+
+DETAIL = "return document.getElementById('detail').innerText"
+HEADING = "return document.querySelector('#detail h2').firstChild.textContent.split(' ')[0]"
+TEXT = "return document.querySelector('#detail .text').textContent"
+
+# Texts whose colour stands out too little from what is painted below them.
 CONTRAST = """
+const pad = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+pad.canvas.width = pad.canvas.height = 1;
 const light = (c) => {
-  const v = c.map((x) => (x /= 255) <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  const v = [...c].map((x) => (x /= 255) <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
   return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2];
 };
-const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+const paint = (color) => { pad.fillStyle = color; pad.fillRect(0, 0, 1, 1); };
+const seen = () => light(pad.getImageData(0, 0, 1, 1).data.slice(0, 3));
 const says = (element) => [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
 const found = [];
 for (const element of document.querySelectorAll("body *")) {
-  if (!element.checkVisibility() || !says(element)) continue;
-  let under = element, back = [];
-  while (under) {
-    back = parse(getComputedStyle(under).backgroundColor);
-    if (back.length === 3 || back[3] > 0.99) break;
-    under = under.parentElement;
-  }
-  const fore = parse(getComputedStyle(element).color);
-  const [a, b] = [light(fore.slice(0, 3)), light(back.slice(0, 3))].sort((x, y) => y - x);
+  const isField = element.matches("input:placeholder-shown");
+  if (!element.checkVisibility() || !(says(element) || isField)) continue;
+  const under = [];
+  for (let each = element; each; each = each.parentElement) under.unshift(each);
+  paint("#fff");
+  for (const each of under) paint(getComputedStyle(each).backgroundColor);
+  const back = seen();
+  paint(getComputedStyle(element, isField ? "::placeholder" : null).color);
+  const [a, b] = [seen(), back].sort((x, y) => y - x);
   const ratio = (a + 0.05) / (b + 0.05);
-  if (ratio < 4.5) found.push([element.tagName, element.className, ratio]);
+  if (ratio < 4.5) found.push([element.tagName, element.className, element.textContent, ratio]);
 }
 return found;
 """
@@ -187,35 +295,35 @@ def test_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     base = told(tmp_path)
     shown(browser, base, tmp_path)
     run = browser.run
-    assert run("return document.title") == timeline_export.one_line(HOSTILE[0]).replace("\\", "\\")
+    assert run("return document.title") == timeline_export.one_line(HOSTILE[0])
     assert run("return document.querySelectorAll('img').length") == 0
     # Search, and a click.
     find = "const q = document.getElementById('query'); q.value = arguments[0]; q.oninput();"
     run(find, "what was said")
     browser.wait("setTimeout(arguments[0], 300)")
-    assert run("return document.getElementById('hits').textContent") == "1 hits"
+    assert run("return document.getElementById('hits').textContent") == "1 hit"
     run("document.getElementById('next').click()")
-    assert "what was said" in run("return document.querySelector('#detail .text').textContent")
+    assert "what was said" in run(TEXT)
     assert run("return document.querySelectorAll('#detail mark').length") == 1
-    run(find, "")
-    run("document.getElementById('jump').value = '5'; document.getElementById('jump').onchange()")
-    text = run("return document.querySelector('#detail .text').textContent")
-    assert text == base.run("node", {"node": "n5"})["text"]
-    detail = run("return document.getElementById('detail').textContent")
-    assert "A fork of 2" in detail
-    assert "superseded" in detail
+    assert run("return document.querySelectorAll('.row.hit mark').length") == 1
+    go(browser, "n5")
+    assert run(TEXT) == base.run("node", {"node": "n5"})["text"]
+    assert "A fork of 2" in run(DETAIL)
     # Archived parts are folded until they are opened.
-    run("document.getElementById('jump').value = '20'; document.getElementById('jump').onchange()")
-    run("document.getElementById('list').scrollTop = 1e6")
-    browser.wait("setTimeout(arguments[0], 200)")
+    go(browser, "n20")
     assert run("return document.querySelectorAll('.row.fold').length") == 1
     run("document.querySelector('.row.fold').click()")
     assert run("return document.querySelectorAll('.row.fold').length") == 0
     # Two branches side by side.
     run("document.getElementById('compare').click()")
-    sides = run("return [...document.querySelectorAll('.sides > div')].map((e) => e.textContent)")
-    assert len(sides) == 2
-    assert "They part at n5" in run("return document.getElementById('detail').textContent")
+    assert run("return document.querySelectorAll('.sides > div').length") == 2
+    run(
+        "const s = document.getElementById('right');"
+        "s.selectedIndex = [...s.options].findIndex((each) => each.text.startsWith('side'));"
+        "s.onchange()"
+    )
+    assert "They part at n5" in run(DETAIL)
+    assert run("return document.activeElement.id") == "right"
     assert run("return document.title") != "owned"
     assert [each for each in browser.log("browser") if each["level"] == "SEVERE"] == []
     asked = [
@@ -227,51 +335,275 @@ def test_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     assert [url for url in asked if not url.startswith(("file:", "data:", "chrome"))] == []
 
 
+def test_a_summary_is_a_row_of_its_own_and_no_fork(browser: Browser, tmp_path: Path) -> None:
+    base = told(tmp_path)
+    shown(browser, base, tmp_path)
+    made = base.run("summaries")
+    go(browser, "n12")
+    assert "A fork" not in browser.run(DETAIL)
+    rows = browser.run(
+        "return [...document.querySelectorAll('.row')]"
+        ".sort((a, b) => parseFloat(a.style.top) - parseFloat(b.style.top)).map((e) => e.id)"
+    )
+    listed = next(each["node"][1:] for each in made if each["to"] == "n12")
+    assert rows.index(f"row{listed}") == rows.index("row12") + 1
+    # A click on what it covers tells all versions with their state.
+    go(browser, "n3")
+    over = browser.run(
+        "return [...document.querySelectorAll('#detail .link')].map((e) => e.innerText)"
+        ".filter((text) => text.includes('n1–'))"
+    )
+    first, second = (each["node"] for each in made if (each["from"], each["to"]) == ("n1", "n20"))
+    assert [line.replace("\n", " ") for line in over] == [
+        f"{second} v2 · n1–n20 better in use",
+        f"{first} v1 · n1–n20 first superseded by {second}",
+    ]
+
+
+def test_all_that_is_known_of_a_message_is_told(browser: Browser, tmp_path: Path) -> None:
+    base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk(), clock=lambda: 1_700_000_000)
+    base.run("create")
+    source = {"format": "claude-code", "session": "c0ffee", "id": "u-1", "time": "2026-01-02"}
+    with base.importing() as tx:
+        tx.append(0, 0, "user", "one", 7, source)
+        tx.append(0, 1, "assistant", "two", 5, source)
+        tx.move(0, "main", 2)
+        tx.branch(0, "other", 1)
+    base.run("pin", {"node": "n2"})
+    shown(browser, base, tmp_path)
+    go(browser, "n2")
+    facts = browser.run(
+        "const all = {}; for (const e of document.querySelectorAll('#detail dt'))"
+        " all[e.textContent] = e.nextSibling.innerText; return all"
+    )
+    assert facts["Tokens"] == "5, 12 up to here"
+    assert facts["Via"] == "import"
+    assert facts["Source"] == "claude-code\nsession: c0ffee\nid: u-1\ntime: 2026-01-02"
+    assert facts["Zone"] == "hot"
+    assert facts["Pinned"].startswith("yes")
+    assert facts["Excluded"] == "no"
+    assert facts["Branch"] == "main"
+    assert "2023" in facts["Created"]
+    go(browser, "n1")
+    names = "return [...document.querySelectorAll('#detail .names button')].map((e) => e.innerText)"
+    assert browser.run(names) == ["main", "other"]
+    # A time that no calendar reaches is told as the number it is.
+    late = tmp_path / "late"
+    late.mkdir()
+    base = timeline.Database(str(late / "db"), disk=QuickDisk(), clock=lambda: 1 << 50)
+    base.run("create")
+    base.run("append", {"role": "user", "text": "late"})
+    shown(browser, base, late)
+    assert str(1 << 50) in browser.run(DETAIL)
+
+
+CODED = """Words `inline` and
+
+```python
+<b>if x:</b>
+```
+more
+
+    indented
+
+1. point
+
+    not code
+~~~
+never closed"""
+
+
+def test_code_is_monospace_and_the_text_is_whole(browser: Browser, tmp_path: Path) -> None:
+    base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk())
+    base.run("create")
+    base.run("append", {"role": "assistant", "text": CODED})
+    base.run("append", {"role": "tool", "text": "$ ls\na  b"})
+    shown(browser, base, tmp_path)
+    blocks = "return [...document.querySelectorAll('#detail code.block')].map((e) => e.textContent)"
+    assert browser.run(blocks) == ["$ ls\na  b"]
+    go(browser, "n1")
+    assert browser.run(TEXT) == CODED
+    assert browser.run(blocks) == [
+        "```python\n<b>if x:</b>\n```\n", "    indented\n\n", "~~~\nnever closed"
+    ]  # fmt: skip
+    fonts = browser.run(
+        "return [...document.querySelectorAll('#detail code')]"
+        ".map((e) => getComputedStyle(e).fontFamily.includes('monospace'))"
+    )
+    assert fonts == [True] * 4
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_texts_are_readable_in_both_themes_and_at_any_width(
     browser: Browser, tmp_path: Path, dark: bool
 ) -> None:
+    media = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+    browser.cdp("Emulation.setEmulatedMedia", media="", features=media)
     shown(browser, told(tmp_path), tmp_path)
-    theme = "document.documentElement.dataset.theme"
-    if dark != (browser.run(f"return {theme}") == "dark"):
-        browser.run("document.getElementById('theme').click()")
-    assert browser.run(f"return {theme}") == ("dark" if dark else "light")
-    for place in ("5", "20"):
-        browser.run(
-            "const j = document.getElementById('jump'); j.value = arguments[0]; j.onchange()", place
-        )
+    theme = "return document.documentElement.dataset.theme"
+    assert browser.run(theme) == ("dark" if dark else "light")
+    for node in ("n5", "n20"):
+        go(browser, node)
+        assert node in browser.run(DETAIL)
         assert browser.run(CONTRAST) == []
-    browser.run("document.getElementById('compare').click()")
-    assert browser.run(CONTRAST) == []
-    for width in (390, 768, 1280):
-        browser.width(width, 844)
-        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    browser.run("const q = document.getElementById('query'); q.value = 'message'; q.oninput()")
+    browser.wait("setTimeout(arguments[0], 200)")
+    for panel in ("compare", "branches"):
+        browser.run("document.getElementById(arguments[0]).click()", panel)
+        assert browser.run(CONTRAST) == []
+        for width in (390, 768, 1280):
+            browser.width(width, 844)
+            assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+            assert browser.run(
+                "const d = document.getElementById('detail'); return d.scrollWidth <= d.clientWidth"
+            )
+    # One line at 1280 pixels, though the title is long.
+    tops = browser.run(
+        "return [...document.querySelectorAll('header button, header input')]"
+        ".map((e) => e.getBoundingClientRect().top)"
+    )
+    assert len(set(tops)) == 1
+    assert browser.run("return document.querySelector('header').offsetHeight") < 64
 
 
-def test_every_control_is_reached_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+def test_arrow_keys_follow_the_line_of_the_chosen_message(browser: Browser, tmp_path: Path) -> None:
+    base = told(tmp_path)
+    shown(browser, base, tmp_path)
+    heads = {row["name"]: row["head"] for row in base.run("branches")}
+    browser.run("document.getElementById('list').focus()")
+    assert browser.run(HEADING) == heads["main"]
+    listed = {each["to"]: each["node"] for each in base.run("summaries")}
+    third = f"n{int(heads['third'][1:]) - 3}"
+    for key, wanted in (
+        ("Home", "n1"), ("Down", "n2"), ("Down", "n3"), ("Up", "n2"), ("End", heads["main"]),
+        ("Home", "n1"), ("Down", "n2"), ("Down", "n3"), ("Down", "n4"), ("Down", "n5"),
+        # Main goes on at the fork; right goes into what begins there, and stays in it.
+        ("Down", "n6"), ("Left", "n5"), ("Right", "n61"), ("Down", "n62"), ("End", "n64"),
+        ("Down", "n64"), ("Up", "n63"), ("Home", "n1"), ("End", "n64"), ("Up", "n63"),
+        ("Up", "n62"), ("Up", "n61"), ("Left", "n5"), ("Down", "n6"),
+        ("]", "n61"), ("[", "n6"), ("Down", "n7"), ("]", "n61"), ("[", "n6"),
+        ("PageDown", "n18"), ("Down", "n19"), ("Down", "n20"), ("]", "n20"), ("Down", "n21"),
+        ("]", "n65"), ("]", third), ("[", "n65"), ("[", "n21"), ("PageUp", "n9"),
+        ("s", listed["n12"]), ("Up", "n12"), ("s", listed["n12"]), ("Down", "n13"),
+    ):  # fmt: skip
+        if (key, wanted) != ("]", "n20"):
+            browser.keys(key)
+            assert browser.run(HEADING) == wanted, key
+    assert browser.run("return document.activeElement.id") == "list"
+    active = "return document.getElementById('list').getAttribute('aria-activedescendant')"
+    assert browser.run(active) == "row13"
+    assert browser.run("return document.getElementById('row13').ariaSelected") == "true"
+
+
+RING = """
+const e = document.activeElement, style = getComputedStyle(e);
+return [e.id || e.textContent, e.matches(":focus-visible"), style.outlineStyle,
+  parseFloat(style.outlineWidth), style.outlineColor];
+"""
+
+
+def test_every_control_is_reached_and_used_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     shown(browser, told(tmp_path), tmp_path)
     controls = browser.run(
         "return [...document.querySelectorAll('button, input, select, [tabindex=\"0\"]')]"
-        ".filter((e) => e.checkVisibility()).map((e) => [e.tabIndex, e.id,"
-        " e.textContent.trim() || e.getAttribute('aria-label')])"
+        ".filter((e) => e.checkVisibility() && !e.disabled).map((e) => [e.tabIndex,"
+        " e.id || e.textContent, e.textContent.trim() || e.getAttribute('aria-label')])"
     )
-    assert len(controls) > 7
+    assert len(controls) > 8
     assert all(index == 0 and name for index, _, name in controls)
-    press = (
-        "document.getElementById(arguments[1]).dispatchEvent("
-        "new KeyboardEvent('keydown', {key: arguments[0], bubbles: true}))"
-    )
-    heading = "return document.querySelector('#detail h2').firstChild.textContent"
-    browser.run(press, "Home", "list")
-    assert browser.run(heading).startswith("n1 ")
-    for key, wanted in (
-        ("ArrowDown", "n2"), ("ArrowRight", "n3"), ("ArrowLeft", "n2"), ("ArrowRight", "n3"),
-        ("ArrowRight", "n4"), ("ArrowRight", "n5"), ("ArrowRight", "n6"), ("]", "n61"),
-        ("[", "n6"),
-    ):  # fmt: skip
-        browser.run(press, key, "list")
-        assert browser.run(heading).split(" ")[0] == wanted, key
-    browser.run(press, "/", "list")
-    assert browser.run("return document.activeElement.id") == "query"
-    browser.run(press, "Escape", "query")
-    assert browser.run("return document.activeElement.id") == "list"
+    reached = []
+    for _ in controls:
+        browser.keys("Tab")
+        name, visible, style, width, color = browser.run(RING)
+        reached.append(name)
+        assert visible and style != "none" and width >= 2 and color, name
+    assert reached == [name for _, name, _ in controls]
+
+    def press(control: str, key: str) -> None:
+        browser.run("document.getElementById(arguments[0]).focus()", control)
+        browser.keys(key)
+
+    panel, focus = "return document.querySelector('#detail h2').textContent", RING
+    for key in ("Enter", "Space"):
+        press("branches", key)
+        assert browser.run(panel) == "4 branches"
+        assert browser.run(focus)[0] == "filter"
+        browser.keys(*"third")
+        browser.keys("Tab", key)
+        assert "third" in browser.run(panel)
+        assert browser.run(focus)[0] == "list"
+        browser.keys("Home")
+        press("compare", key)
+        assert browser.run(panel) == "Two branches"
+        assert browser.run(focus)[0] == "left"
+        browser.keys("Shift+Tab", key)  # the fork at which they part
+        assert browser.run(HEADING) == "n20"
+        press("compare", key)
+        press("close", key)
+        assert browser.run(HEADING) == "n20"
+        browser.keys("Home")
+        before = browser.run("return document.documentElement.dataset.theme")
+        press("theme", key)
+        assert browser.run("return document.documentElement.dataset.theme") != before
+        press("list", key)
+        assert browser.run(focus)[0] == "detail"
+        browser.keys("Tab", key)  # the first link of the message
+        assert browser.run(HEADING) != "n1"
+        browser.keys("Escape")
+        press("list", "/")
+        browser.keys("Shift+Left", *"first")
+        browser.keys("Enter")
+        assert "first" in browser.run(TEXT)
+        press("next", key)
+        press("before", key)
+        press("query", "Escape")
+        assert browser.run("return document.getElementById('query').value") == ""
+        assert browser.run(focus)[0] == "list"
+        browser.keys("Home")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_print_is_black_on_white_and_whole(browser: Browser, tmp_path: Path, dark: bool) -> None:
+    base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk())
+    base.run("create", {"title": "printed"})
+    base.run("append", {"role": "user", "text": "before"})
+    code = f"```\n{'wide ' * 200}\n```\n"
+    base.run("append", {"role": "assistant", "text": "word " * 20_000 + code + "the end"})
+    media = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+    browser.cdp("Emulation.setEmulatedMedia", media="", features=media)
+    shown(browser, base, tmp_path)
+    browser.cdp("Emulation.setEmulatedMedia", media="print", features=media)
+    try:
+        browser.wait("setTimeout(arguments[0], 200)")
+        texts = "return [...document.querySelectorAll('#paper .text')].map((e) => e.textContent)"
+        assert browser.run(texts) == [
+            "before", base.run("node", {"node": "n2"})["text"].rstrip("\n")
+        ]  # fmt: skip
+        assert not browser.run(
+            "return [...document.querySelectorAll('header, main')].some((e) => e.checkVisibility())"
+        )
+        colors = browser.run(
+            "return [...document.querySelectorAll('#paper .text, #paper code, #paper h1')]"
+            ".map((e) => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor])"
+        )
+        assert {color for color, _ in colors} == {"rgb(0, 0, 0)"}
+        assert {back for _, back in colors} <= {"rgb(255, 255, 255)", "rgba(0, 0, 0, 0)"}
+        back = "return getComputedStyle(document.body).backgroundColor"
+        assert browser.run(back) == "rgb(255, 255, 255)"
+        # Nothing is cut: no box hides what does not fit.
+        assert browser.run(
+            "return [...document.querySelectorAll('#paper, #paper *')].every((e) =>"
+            " e.scrollWidth <= e.clientWidth + 1 || getComputedStyle(e).display === 'inline')"
+        )
+        assert browser.run(
+            "return document.documentElement.scrollHeight"
+            " >= document.getElementById('paper').offsetHeight"
+        )
+        assert browser.run(CONTRAST) == []
+    finally:
+        browser.cdp("Emulation.setEmulatedMedia", media="", features=[])
+    # A printer's pages: they are made of the same, and the screen is as before.
+    made = browser.cdp("Page.printToPDF", printBackground=False)
+    paper = base64.b64decode(made["data"])
+    assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") > 10
+    assert browser.run("return document.getElementById('paper').childNodes.length") == 0
