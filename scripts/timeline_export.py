@@ -1094,12 +1094,10 @@ def _plain(text: str) -> str:
 # One file that asks the network for nothing: a strict Content-Security-Policy lets in its own
 # style and script by their hashes. The data are JSON in a script element of another type, with
 # everything escaped that could end it, and reach the page as text only. Rows and lanes are laid
-# out here; the page draws those that are on the screen. Source: https://www.w3.org/TR/CSP3/.
+# out here (Board); the page folds and draws those on the screen. Source: https://www.w3.org/TR/CSP3/.
 # ================================================================================================
 
 _NO_SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-
-
 EARLY, ASIDE = 64, 128  # bits of a row's marks beside those of View: see _html_row
 
 
@@ -1621,9 +1619,11 @@ const pathTo = (id) => {
 
 const crowded = runs.length > RUNS_OPEN;
 function foldOf(n) {
-  if (state.open.has(n.id)) return 0;
-  if (n.marks & ARCHIVED) return ARCHIVED;
-  return crowded && (n.under || n).run && !state.open.has((n.under || n).id) ? ASIDE : 0;
+  const on = n.under || n;
+  if (state.open.has(n.id) || state.open.has(on.id)) return 0;
+  // A summary of what is archived is seen beside the fold.
+  if (on.marks & ARCHIVED) return n.under ? 0 : ARCHIVED;
+  return crowded && on.run ? ASIDE : 0;
 }
 function unfold(n) {  // what its branch has of its own, and the way to it
   for (let on = n.under || n; on; on = parentOf(on)) {
@@ -2122,7 +2122,7 @@ function about(n, detail) {
     names.append(made);
   }
   if (holding.length > 20) names.append(button("chip plain", `all ${count(holding.length)}`, () => showBranches(n)));
-  say(holding.length > 1 ? "Branches" : "Branch", holding.length ? names : "none");
+  say(holding.length > 1 ? "Branches" : "Branch", holding.length ? names : n.under ? "none: it stands beside them" : "none");
   detail.append(make("h3", "", "About it"), list);
 }
 function sourceOf(source) {

@@ -360,6 +360,50 @@ def test_a_summary_is_a_row_of_its_own_and_no_fork(browser: Browser, tmp_path: P
     ]
 
 
+def test_many_branches_are_folded_and_listed(browser: Browser, tmp_path: Path) -> None:
+    base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk(), clock=lambda: 1_700_000_000)
+    base.run("create")
+    with base.importing() as tx:
+        for number in range(10):
+            tx.append(0, number, "user", f"{number}", 1, {})
+        tx.move(0, "main", 10)
+        for branch in range(500):
+            first = tx.append(0, 5, "user", f"branch {branch}", 1, {})
+            tx.branch(0, f"b{branch}", tx.append(0, first, "user", f"end {branch}", 1, {}))
+    for width in (1280, 390):
+        shown(browser, base, tmp_path)
+        browser.width(width, 844)
+        rows = "return document.querySelector('.row').ariaSetSize"
+        assert browser.run(rows) == "510"
+        assert "▸ 2 messages: branch " in browser.run("return document.body.innerText")
+        # What is looked for is unfolded, and so is what the keys lead to; the rest stays.
+        go(browser, "n14")
+        assert browser.run(TEXT) == "end 1"
+        assert browser.run(rows) == "511"
+        browser.keys("]")
+        assert browser.run(HEADING) == "n15"
+        assert browser.run(rows) == "512"
+        browser.keys("b")
+        assert "501 branches" in browser.run(DETAIL)
+        listed = "return document.querySelectorAll('#detail .pair').length"
+        assert browser.run(listed) == 200
+        browser.keys(*"b321")
+        assert browser.run(listed) == 1
+        browser.keys("Tab", "Tab", "Enter")  # where it begins
+        assert browser.run(HEADING) == "n5"
+        assert "A fork of 501" in browser.run(DETAIL)
+        browser.keys("b", *"b321")
+        browser.keys("Tab", "Enter")
+        assert browser.run(TEXT) == "end 321"
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        browser.keys("Escape")
+        start = browser.run(
+            "return Math.max(...[...document.querySelectorAll('.row')]"
+            ".map((e) => parseFloat(e.style.paddingLeft)))"
+        )
+        assert start < 120, "texts begin near the lanes"
+
+
 def test_all_that_is_known_of_a_message_is_told(browser: Browser, tmp_path: Path) -> None:
     base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk(), clock=lambda: 1_700_000_000)
     base.run("create")
@@ -568,7 +612,7 @@ def test_print_is_black_on_white_and_whole(browser: Browser, tmp_path: Path, dar
     base.run("create", {"title": "printed"})
     base.run("append", {"role": "user", "text": "before"})
     code = f"```\n{'wide ' * 200}\n```\n"
-    base.run("append", {"role": "assistant", "text": "word " * 20_000 + code + "the end"})
+    base.run("append", {"role": "assistant", "text": "word " * 5_000 + code + "the end"})
     media = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     browser.cdp("Emulation.setEmulatedMedia", media="", features=media)
     shown(browser, base, tmp_path)
@@ -605,5 +649,5 @@ def test_print_is_black_on_white_and_whole(browser: Browser, tmp_path: Path, dar
     # A printer's pages: they are made of the same, and the screen is as before.
     made = browser.cdp("Page.printToPDF", printBackground=False)
     paper = base64.b64decode(made["data"])
-    assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") > 10
+    assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") > 2
     assert browser.run("return document.getElementById('paper').childNodes.length") == 0
