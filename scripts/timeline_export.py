@@ -1115,9 +1115,13 @@ def _html(view: View, title: str, ended: list[tuple[str, int, str]] | None) -> I
     facts = {
         "title": title,
         "whole": view.holds_root,
-        # Name, place where its path leaves the picture (its node), whether current, status.
+        # Name, the last node in view, whether current, status.
         "branches": [
-            *([name, view.ids[end], int(name in current), "live"] for name, end in view.ends),
+            *(
+                [name, view.ids[end], int(name in current), "live" if is_head else "goes on"]
+                for name, end in view.ends
+                for is_head in [name in (each for each, _ in view.heads.get(view.ids[end], ()))]
+            ),
             *([name, head, 0, status] for name, head, status in board.ended),
         ],
         "summaries": {
@@ -1423,7 +1427,7 @@ main { flex: 1; min-height: 0; display: flex; }
 .row {
   position: absolute; left: 0; right: 0; height: 34px; display: flex; align-items: center;
   gap: 10px; padding-right: 16px; cursor: pointer; white-space: nowrap; overflow: hidden;
-  font-size: 14px; contain: strict;
+  font-size: 14px;
 }
 .row:hover { background: color-mix(in srgb, var(--chosen) 55%, transparent); }
 .row.chosen { background: var(--chosen); }
@@ -1523,6 +1527,7 @@ body.message #close { display: none; }
   html, body { height: auto; overflow: visible; display: block; background: #fff; color: #000; }
   header, main { display: none; }
   #paper { display: block; }
+  #paper h1 { white-space: normal; font-size: 18px; margin: 0 0 16px; }
   #paper .who { break-after: avoid; }
   #paper .text { overflow-wrap: anywhere; box-decoration-break: clone; }
   #paper .text code.block { white-space: pre-wrap; overflow: visible; }
@@ -1563,12 +1568,12 @@ const heads = data.branches.map(([name, id, current, status]) => ({name, id, cur
 heads.sort((a, b) => b.current - a.current);
 const headsAt = new Map();
 for (const head of heads) {
-  if (!head.n) continue;
+  if (!head.n || head.status === "goes on") continue;
   if (!headsAt.has(head.id)) headsAt.set(head.id, []);
   headsAt.get(head.id).push(head);
   if (!(head.n.marks & ASIDE)) runs[head.n.run].names.push(head);
 }
-const live = heads.filter((head) => head.status === "live");
+const live = heads.filter((head) => /live|goes on/.test(head.status));
 const parentOf = (n) => n.id ? node.get(n.parent) : undefined;
 const childrenOf = (n) => children.get(n.id) || [];
 const isAbove = (a, b) => a === b || !(a.marks & ASIDE) && !(b.marks & ASIDE) && a.at <= b.at && b.at <= a.end;
@@ -1593,7 +1598,7 @@ const button = (name, words, act) => {
   return made;
 };
 const shown = (n) => n.id ? n.marks & PURGED ? "(purged)" : n.text || "(empty)" : "(the root)";
-const oneLine = (text, most = 160) => text.slice(0, most).replace(/\s+/g, " ");
+const oneLine = (text, most = 160) => text.slice(0, most).replace(/\s+/g, " ") + (text.length > most ? "…" : "");
 const numbers = new Intl.NumberFormat("en");
 const count = (value) => numbers.format(value);
 const many = (value, word, more = word + "s") => `${count(value)} ${value === 1 ? word : more}`;
@@ -1694,7 +1699,7 @@ function measure() {
   const lanesWidth = Math.min(240, $("list").clientWidth * 0.28);
   laneStep = Math.max(5, Math.min(16, lanesWidth / (mostLanes + 1)));
   bracketStart = laneX(mostLanes) + 16;
-  room = Math.ceil(($("list").clientWidth - 200) / 4.5);
+  room = Math.ceil(($("list").clientWidth - 180) / 5.5);
   textStart = bracketStart + (columns ? columns * 9 + 10 : 0);
 }
 const idWidth = String(nodes.reduce((most, n) => Math.max(most, n.id), 0)).length + 1 + "ch";
@@ -2115,10 +2120,10 @@ function about(n, detail) {
   }
   const holding = heads.filter((head) => head.n && isAbove(n, head.n)), names = make("span", "names");
   for (const head of holding.slice(0, 20)) {
-    const made = button(`chip ${colorOf(head)}${head.current ? " now" : ""}`, head.name + (head.status === "live" ? "" : ` (${head.status})`),
-      () => { choose(head.id, true, head.n); $("detail").focus({preventScroll: true}); });
+    const made = button(`chip ${colorOf(head)}${head.current ? " now" : ""}`, head.name + (live.includes(head) ? "" : ` (${head.status})`),
+      () => { choose(head.id, true, head.status === "goes on" ? null : head.n); $("detail").focus({preventScroll: true}); });
     made.dir = "auto";
-    made.title = `go to its head, n${head.id}`;
+    made.title = head.status === "goes on" ? `goes on after n${head.id}` : `go to its head, n${head.id}`;
     names.append(made);
   }
   if (holding.length > 20) names.append(button("chip plain", `all ${count(holding.length)}`, () => showBranches(n)));
@@ -2176,7 +2181,7 @@ function showBranches(only) {
     const name = filter.value.toLowerCase();
     found.replaceChildren();
     pages(held.filter((head) => head.name.toLowerCase().includes(name)), found, (head) => {
-      const pair = make("div", "pair"), to = button("link", undefined, () => go(head.id, head.n));
+      const pair = make("div", "pair"), to = button("link", undefined, () => go(head.id, head.status === "goes on" ? null : head.n));
       const words = make("span", "words", head.name + (head.current ? " ●" : "")), dot = make("span", `dot ${colorOf(head)}`);
       words.dir = "auto";
       const status = !head.n ? "no message" : head.status === "live" ? `n${head.id}` : `n${head.id} · ${head.status}`;
@@ -2352,8 +2357,8 @@ $("title").textContent = $("title").title = data.title;
 $("facts").textContent = `${many(nodes.filter((n) => n.id && !(n.marks & SUMMARY)).length, "message")} · ${many(live.length, "branch", "branches")} · ${many(summaries.size, "summary", "summaries")}`;
 document.documentElement.dataset.theme = dark.matches ? "dark" : "light";
 readPalette();
-const now = heads.find((head) => head.current && head.n) || {n: nodes.findLast((n) => !(n.marks & ASIDE))};
-if (now.n) { state.chosen = now.n.id; if (foldOf(now.n)) unfold(now.n); follow(now.n, now.n); }
+const now = heads.find((head) => head.current && head.n && head.status === "live") || {n: nodes.findLast((n) => !(n.marks & ASIDE))};
+if (now.n) { state.chosen = now.n.id; if (foldOf(now.n)) unfold(now.n); follow(now.n, runEnd(now.n)); }
 layOut();
 measure();
 if (now.n) {

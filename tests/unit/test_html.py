@@ -240,9 +240,9 @@ def browser() -> Iterator[Browser]:
             opened.close()
 
 
-def shown(browser: Browser, base: timeline.Database, folder: Path) -> None:
+def shown(browser: Browser, base: timeline.Database, folder: Path, **part: Any) -> None:
     path = folder / "page.html"
-    path.write_text(page_of(base), encoding="utf-8", newline="")
+    path.write_text(page_of(base, **part), encoding="utf-8", newline="")
     browser.width(1280, 800)
     browser.open(path)
 
@@ -333,6 +333,28 @@ def test_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
         == "Network.requestWillBeSent"
     ]
     assert [url for url in asked if not url.startswith(("file:", "data:", "chrome"))] == []
+
+
+def test_parts_of_a_path_and_next_to_nothing_open_too(browser: Browser, tmp_path: Path) -> None:
+    empty = timeline.Database(str(tmp_path / "empty"), disk=QuickDisk())
+    empty.run("create", {"title": "empty"})
+    shown(browser, empty, tmp_path)
+    browser.run("document.getElementById('list').focus()")
+    browser.keys("Down", "Up", "Left", "Right", "]", "s", "c", "Escape", "b", "Escape", "Enter")
+    base = told(tmp_path)
+    for part, first, last in (
+        ({"branch": "third"}, "n1", "n72"), ({"first": 10, "last": 40}, "n10", "n40"),
+        ({"first": 7, "last": 7}, "n7", "n7"),
+    ):  # fmt: skip
+        shown(browser, base, tmp_path, **part)
+        browser.run("document.getElementById('list').focus()")
+        browser.keys("Home")
+        assert browser.run(HEADING) == first
+        assert "Tokens" in browser.run(DETAIL)
+        browser.keys("End")
+        assert browser.run(HEADING) == last
+        browser.keys("s", "c", "Escape", "b", "Escape", "Left", "Right", "]", "[")
+    assert [each for each in browser.log("browser") if each["level"] == "SEVERE"] == []
 
 
 def test_a_summary_is_a_row_of_its_own_and_no_fork(browser: Browser, tmp_path: Path) -> None:
