@@ -1787,7 +1787,13 @@ function drawGraph(top, height, first, last) {
   }
   for (let at = first; at <= last; at++) {
     const {n, fold} = state.rows[at], one = n || fold[0];
-    if (one.marks & ASIDE) continue;
+    if (one.marks & ASIDE) {  // a superseded one has no bracket
+      if ((summaries.get(one.id) || {}).by && textStart > bracketStart) {
+        diamond(bracketStart, y(at), 5, palette.edge);
+        diamond(bracketStart, y(at), 2, palette.page);
+      }
+      continue;
+    }
     const x = laneX(one.lane), ink = palette[color(one.run)], size = laneStep < 8 ? 3 : 4.5;
     pen.strokeStyle = palette.page;
     pen.lineWidth = 2;
