@@ -54,6 +54,7 @@ INVARIANTS
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -105,10 +106,13 @@ GROUP_BYTES = 256 << 10  # adjacent lines fetched by one read
 WALK_BY_ROW_MAX = 2_000  # longer walks read the rows in chunks
 FORK_STRETCH = 4_096  # nodes that are searched for children together
 FORMAT_VERSION = 1
+SIDE_ENDINGS = (".files", ".hook.log", ".index", ".lock", ".tmp", ".torn")  # of files beside it
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
-EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html")
+SYNC_CLIENTS = ("claude-code", "codex", "pi", "gemini", "opencode")
+REQUEST_FORMATS = ("openai", "anthropic")
+EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html", "json")
 
 # Scalar values that count as one token in `wide`: written out, so that every Python counts alike.
 WIDE_RANGES = (
@@ -180,6 +184,10 @@ class BudgetInfeasible(Refused):
     """Even the cheapest layout costs more than `max_tokens`."""
 
 
+class ResultTooLong(Refused):
+    """More messages than one answer holds: ask for fewer."""
+
+
 class ArchiveRefused(Refused):
     """The branch is not eligible for the archive; `data["reasons"]` says why."""
 
@@ -214,6 +222,34 @@ class WriteFailed(TimelineError):
     exit_code = 5
 
 
+_SYSTEM_ADVICE = {
+    errno.EACCES: "change its owner or mode, or choose another place",
+    errno.EDQUOT: "make room, then repeat",
+    errno.EIO: "look at the disk, then repeat",
+    errno.ELOOP: "its links lead in a circle: name the file itself",
+    errno.EMFILE: "close some files, then repeat",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOENT: "see whether the folders of this path exist",
+    errno.ENOSPC: "make room on the disk, then repeat",
+    errno.ENOTDIR: "a part of this path is a file: name another",
+    errno.EPERM: "change its owner or mode, or choose another place",
+    errno.EROFS: "choose a place that can be written",
+}
+
+
+def system_words(error: OSError, path: str = "") -> str:
+    """What the system said, about which file, and what to do."""
+    where = error.filename or path
+    if isinstance(where, bytes):
+        where = os.fsdecode(where)
+    advice = _SYSTEM_ADVICE.get(error.errno or 0)
+    return (
+        str(error.strerror or error)
+        + (f" ({where})" if where else "")
+        + (f": {advice}" if advice else "")
+    )
+
+
 class _IndexUnfit(Exception):
     """A derived file disagrees with the log: drop the index and rebuild it. Never leaves the
     engine."""
@@ -223,8 +259,18 @@ def _unknown_node(node: int) -> NotFound:
     return NotFound(f"unknown node n{node}", node=f"n{node}")
 
 
-def _unknown_branch(name: str) -> NotFound:
-    return NotFound(f'unknown branch "{name}"', branch=name)
+def _unknown_branch(timeline: TimelineState, name: str) -> NotFound:
+    """The text is fixed; what became of a branch that there was, and what there is, is data."""
+    ends = [each.status for each in timeline.ended if each.name == name]
+    known: Json = {"branches": [each.name for each in timeline.in_order()[:20]]}
+    if ARCHIVED in ends:
+        known = {"status": "archived", "next": "`thaw` with this name brings it back"}
+    elif ends:
+        known = {
+            "status": "dropped",
+            "next": "`branches` with `all` shows its last head: fork there",
+        }
+    return NotFound(f'unknown branch "{name}"', branch=name, **known)
 
 
 # ================================================================================================
@@ -351,6 +397,11 @@ _INTENT = Argument("intent", "intent", "why it matters")
 _SCOPE = Argument("scope", "choice", "own: only nodes that no other branch holds", choices=("own",))
 
 
+# Carried out by the adapters, on the messages that the engine answers with.
+_REQUEST_FORMAT = Argument(
+    "format", "choice", "as an API takes them", flag="as", choices=REQUEST_FORMATS
+)
+
 _PART = (
     Argument("from", "node", "only the interval that begins here (with --to)"),
     Argument("to", "node", "only the interval that ends here"),
@@ -459,6 +510,7 @@ _OPERATION_LIST = (
             *_TARGET,
             Argument("last", "count", "only the last K messages"),
             Argument("before", "node", "the path ends above it"),
+            _REQUEST_FORMAT,
         ),
         '[{"node":"n1","role":"user","text":"...","tokens":8}]',
         "tl context --last 20",
@@ -482,6 +534,7 @@ _OPERATION_LIST = (
             ),
             Argument("explain", "flag", "say what is left out, why"),
             Argument("dry_run", "flag", "write no placeholders"),
+            _REQUEST_FORMAT,
         ),
         '{"messages":[...],"total_tokens":65,"summaries_created":["n5"]}',
         "tl budget --max 4000",
@@ -711,7 +764,8 @@ _OPERATION_LIST = (
             Argument(
                 "format",
                 "choice",
-                "ascii, mermaid, markdown: also to standard output; drawio, html: need --output",
+                "ascii, mermaid, markdown, json (all there is, for import): also to standard "
+                "output; drawio, html: need --output",
                 default="ascii",
                 choices=EXPORT_FORMATS,
             ),
@@ -737,12 +791,31 @@ _OPERATION_LIST = (
                 "choice",
                 "what the files are (auto: told by their content)",
                 default="auto",
-                choices=("auto", "claude-code", "messages"),
+                choices=(
+                    "auto",
+                    "claude-code",
+                    "codex",
+                    "pi",
+                    "gemini",
+                    "chatgpt",
+                    "claude-ai",
+                    "opencode",
+                    "openai",
+                    "anthropic",
+                    "messages",
+                    "timeline-json",
+                ),
             ),
             Argument("into", "timeline", "put the conversation into this timeline"),
             Argument("dry_run", "flag", "say what would be read, write nothing"),
             Argument(
                 "attachments", "flag", "keep pictures and other binary content beside the database"
+            ),
+            Argument(
+                "ids",
+                "path",
+                "timeline-json: write here, as JSON, which node became which; an existing file is "
+                "an error",
             ),
         ),
         '{"timelines":[{"timeline_id":"tl0","title":"...","added":7,...}],"unrecognized":[]}',
@@ -751,9 +824,31 @@ _OPERATION_LIST = (
         scope="database",
     ),
     Operation(
+        "sync",
+        "Find what the coding agents on this machine wrote to disk, and import what is new in it. "
+        "An answer that may still grow waits for the next time.",
+        (
+            Argument(
+                "client",
+                "choice",
+                "whose transcripts",
+                default="all",
+                choices=("all", *SYNC_CLIENTS),
+            ),
+            Argument("project", "string", "only sessions that worked in this folder or below"),
+            Argument("since", "count", "only files changed within so many days", flag="since"),
+        ),
+        '{"timelines":[{"timeline_id":"tl0","title":"...","added":7,...}],"unrecognized":[],"unchanged":12}',
+        "tl sync --client claude-code",
+        changes=True,
+        tool="timeline_sync",
+        group="sync",
+        scope="database",
+    ),
+    Operation(
         "demo",
         "Tell the whole story in a fresh database: import, fork, summarize, budget, archive, "
-        "thaw, tree.",
+        "thaw, tree. TIMELINE_DB is not used.",
         (),
         "the story, as text",
         "tl demo",
@@ -790,7 +885,7 @@ _OPERATION_LIST = (
     Operation(
         "mcp_config",
         "Print the entry that starts tl-mcp for a client's configuration. stdout holds the entry "
-        "alone, stderr says in which file it goes.",
+        "alone, stderr says in which file it goes and which database it names.",
         (
             Argument(
                 "client",
@@ -804,6 +899,7 @@ _OPERATION_LIST = (
                     "vscode",
                     "codex",
                     "gemini",
+                    "opencode",
                     "generic",
                 ),
             ),
@@ -831,16 +927,16 @@ def check_arguments(operation: Operation, given: Mapping[str, object]) -> Json:
         argument = known.get(name)
         if argument is None:
             if name == "idempotency_key":
-                raise InvalidArgument(f"{operation.name} only reads: it takes no idempotency key")
+                raise InvalidArgument(f"`{operation.name}` only reads: it takes no idempotency key")
             raise InvalidArgument(
-                f"unknown argument {quoted(name)}: {operation.name} takes "
+                f"unknown argument {quoted(name)}: `{operation.name}` takes "
                 f"{', '.join(known) or 'none'}"
             )
         if value is not None:
             checked[name] = _CHECKS[argument.kind](argument, value)
     for name in operation.required:
         if name not in checked:
-            raise InvalidArgument(f"{operation.name} needs {name}: {known[name].help}")
+            raise InvalidArgument(f"`{operation.name}` needs {name}: {known[name].help}")
     return checked
 
 
@@ -1050,8 +1146,9 @@ def _check_intent(argument: Argument, value: object) -> Json:
         raise _wrong(argument, value, 'an object {"tag": "...", "note": "..."}')
     tag, note = value.get("tag"), value.get("note")
     if type(tag) is not str or not 1 <= len(tag) <= NAME_CHARS_MAX:
+        given = "" if tag is None else f", not {quoted(tag)}"
         raise InvalidArgument(
-            f"an intent needs a tag of 1 to {NAME_CHARS_MAX} characters, not {quoted(tag)}"
+            f"an intent needs a tag, a string of 1 to {NAME_CHARS_MAX} characters{given}"
         )
     check_scalars(tag, "the intent's tag")
     if note is None:
@@ -1269,7 +1366,7 @@ def parse_header(line: bytes, path: str) -> Header:
         record = decode_line(line)
     except (ValueError, RecursionError):
         if _HEADER_MARK in line[:40]:
-            raise _damaged_header(path) from None
+            raise _damaged_header(path, line) from None
         raise Corrupt(
             f"{path} is no Timeline database (line 1, byte 0 is no header of one): choose "
             "another --db",
@@ -1289,11 +1386,12 @@ def parse_header(line: bytes, path: str) -> Header:
         )
     crc = line_crc(line, 0)
     if crc is None or version < 1 or not _has_header_fields(record):
-        raise _damaged_header(path)
+        raise _damaged_header(path, line)
     return Header(record, len(line), crc)
 
 
 _HEADER_MARK = b'"timeline":"log"'
+_LINE_BEGINS = (b'{"seq":', b'{"timeline":"log"')
 
 
 def _has_header_fields(record: Json) -> bool:
@@ -1307,13 +1405,11 @@ def _has_header_fields(record: Json) -> bool:
     )
 
 
-def _damaged_header(path: str) -> Corrupt:
-    return Corrupt(
-        f"{path}: line 1, byte 0: the header is damaged; `tl doctor --repair-to NEW` reads what "
-        "is left",
-        line=1,
-        byte=0,
-    )
+def _damaged_header(path: str, line: bytes) -> Corrupt:
+    advice = "`tl doctor --repair-to NEW` writes the lines behind it to a new file"
+    if not line.endswith(b"\n"):
+        advice = "the file ends within it, so that nothing is left: put a copy in its place"
+    return Corrupt(f"{path}: line 1, byte 0: the header is damaged; {advice}", line=1, byte=0)
 
 
 def foreign_message(record: object, path: str) -> str:
@@ -1738,10 +1834,7 @@ def apply(state: State, rows: Rows, record: Json, offset: int, length: int) -> N
         KeyError, IndexError, TypeError, ValueError: the record does not fit the state; state and
             rows may then be changed in part and must be dropped.
     """
-    op = record["op"]
-    change = _APPLY.get(op)
-    if change is None:
-        raise UnknownVersion(f"operation {quoted(op)} is of a newer Timeline: upgrade", op=op)
+    op, change = record["op"], change_of(record)
     state.seq = record["seq"]
     state.ts = record["ts"]
     number = record.get("tl")
@@ -1755,6 +1848,15 @@ def apply(state: State, rows: Rows, record: Json, offset: int, length: int) -> N
     key = record.get("key")
     if key is not None:
         state.found.append((key_hash(key_scope(record), key), offset))
+
+
+def change_of(record: Json) -> Callable[..., None]:
+    """What carries out the record's operation. Raises UnknownVersion."""
+    op = record["op"]
+    change = _APPLY.get(op)
+    if change is None:
+        raise UnknownVersion(f"operation {quoted(op)} is of a newer Timeline: upgrade", op=op)
+    return change
 
 
 def key_scope(record: Json) -> int | None:
@@ -3813,8 +3915,11 @@ class Index:
             self.disk.replace(self.path(name + ".tmp"), self.path(name))
         self._write_state(plain, len(rows), lookup.count)
 
-    def _write_state(self, plain: Json, nodes: int, lookups: int) -> None:
-        record = {**plain, "index_id": self.index_id, "n": nodes, "lookups": lookups}
+    def _write_state(
+        self, plain: Json, nodes: int, lookups: int, index_id: str | None = None
+    ) -> None:
+        index_id = index_id or self.index_id
+        record = {**plain, "index_id": index_id, "n": nodes, "lookups": lookups}
         temporary = self.path("state.tmp")
         file = self.disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -3838,6 +3943,18 @@ class Index:
         except (OSError, KeyError):
             pass
 
+    def note_spoiled(self, log_id: str, offset: int) -> None:
+        """Note in the state file, if it speaks of this log, that the line at `offset` cannot be
+        read. Failures are swallowed: the next reader of the line finds it too."""
+        plain = self.read_state()
+        if plain is None or plain.get("log_id") != log_id:
+            return
+        plain["spoiled"] = offset
+        try:
+            self._write_state(plain, plain["n"], plain["lookups"], plain["index_id"])
+        except (OSError, KeyError):
+            pass
+
     def forget(self) -> None:
         """Delete the state file: it speaks of a log that is not this one any more."""
         self.close()
@@ -3855,7 +3972,13 @@ class Store:
     """
 
     def __init__(self, path: str, disk: Disk, wait_s: float, notice: Callable[[str], None]) -> None:
-        self.path = os.path.realpath(path)
+        try:
+            self.path = os.path.realpath(path)
+        except FileNotFoundError:
+            raise NotFound(
+                f"the current folder does not exist any more, so {quoted(path)} names nothing: go "
+                "to another folder, or give the database by its whole path"
+            ) from None
         self.lock = Lock(self.path + ".lock", wait_s)
         self.disk = disk
         self.notice = notice
@@ -3867,6 +3990,8 @@ class Store:
         self.end = 0  # where the last complete transaction ends
         self.crc = 0  # of the line that ends there
         self.damage: Corrupt | None = None  # what stops reading at `end`
+        self.spoiled: Corrupt | None = None  # a line below `end` that cannot be read any more
+        self._stopped_at = 0  # offset of the line that the last replay could not take
         self.synced = 0  # up to here this process knows the log to be on disk
         self._log = -1
         self._identity = (0, 0)
@@ -3906,11 +4031,11 @@ class Store:
         self._log = self._open_log()
         self._process = os.getpid()
 
-    def raw_log_id(self) -> str | None:
-        """The log_id of a header that may be damaged.
+    def log_id_left(self) -> str | None:
+        """The log_id of a header that may be damaged; None if it cannot be read.
 
         Raises:
-            Corrupt: the first line is no header at all.
+            UnknownVersion: a newer format_version. Corrupt: no line of the file is one of a log.
         """
         line = self.disk.read_at(self._log, 4096, 0).split(b"\n")[0].removeprefix(b"\xef\xbb\xbf")
         try:
@@ -3919,7 +4044,14 @@ class Store:
                 return str(record["log_id"])
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        raise Corrupt(f"{self.path}: line 1, byte 0: the header cannot be read", line=1, byte=0)
+        try:
+            self._read_header()
+        except UnknownVersion:
+            raise
+        except Corrupt:
+            if all(each.record is None for each in scan_log(self, self.disk.size(self._log))):
+                raise
+        return None
 
     def replay_alone(self, pause_at: int, claimed: int) -> None:
         """Read the whole log without the index; `state_on_the_way` is the state at byte
@@ -3932,7 +4064,7 @@ class Store:
         self.state_on_the_way = loads(dumps(self.state.to_json()))
         stopped = stopped or self._replay(size)
         if stopped and not self._is_torn(size, claimed):
-            self.damage = self._damage(self.end, stopped)
+            self.damage = self._damage(self._stopped_at, stopped)
 
     def lookup_entries(self) -> Iterator[tuple[int, int]]:
         """(key, offset) of every entry of a lookup that was made in memory."""
@@ -4009,6 +4141,8 @@ class Store:
     def _open_log(self) -> int:
         self._read_only = False
         try:
+            if not _is_file(self.path):
+                raise Refused(f"{self.path} is no regular file: choose another --db")
             return self.disk.open(self.path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError:
             raise missing_database(self.path) from None
@@ -4028,20 +4162,23 @@ class Store:
                 byte=0,
             )
         newline = start.find(b"\n")
-        if _HEADER_MARK not in start[:40]:
+        line = start[: newline + 1] or start
+        if _HEADER_MARK not in line[:40]:
+            if start.startswith(_LINE_BEGINS, newline + 1):
+                raise _damaged_header(self.path, line)
             whole = self.disk.read_at(self._log, 64 << 20, 0)
             try:
                 raise Corrupt(foreign_message(loads(whole.decode()), self.path), line=1, byte=0)
             except (ValueError, RecursionError):
                 pass
-        return parse_header(start[: newline + 1] or start, self.path)
+        return parse_header(line, self.path)
 
     def _load_index(self) -> int:
         """Start from the checkpoint if it fits the log, else from nothing; what it claims to know
         of
         this log, in bytes, is returned if it does not fit."""
         plain = self.index.read_state()
-        self.damage = None
+        self.damage = self.spoiled = None
         claimed = 0
         if plain is not None and plain.get("log_id") == self.header.log_id:
             claimed = plain["valid_off"]
@@ -4051,6 +4188,9 @@ class Store:
                     self.rows, self.lookup = self.index.open(plain, self.header.log_id)
                     self.state = State.from_json(plain["state"])
                     self._start_at(claimed, plain["last_crc"])
+                    spoiled = plain.get("spoiled")
+                    if spoiled is not None and not self._is_whole_at(spoiled):
+                        self.spoiled = self._spoiled_line(spoiled)
                     return 0
                 except (_IndexUnfit, OSError, KeyError, TypeError, ValueError):
                     pass
@@ -4077,7 +4217,7 @@ class Store:
         if stopped and self._is_torn(size, claimed):
             stopped = None
         if stopped:
-            self.damage = self._damage(self.end, stopped)
+            self.damage = self._damage(self._stopped_at, stopped)
             self._damage_size = size
             return
         if claimed > self.end:
@@ -4109,6 +4249,7 @@ class Store:
             if seconds > shown:
                 shown = seconds
                 self.notice(f"reading {self.path}: {self.end * 100 // size} %")
+        self._stopped_at = self.end
         return None if self.end == size else "is not finished"
 
     def _apply_lines(
@@ -4123,6 +4264,7 @@ class Store:
         state, rows = self.state, self.rows
         wanted = state.seq + 1
         for line in lines:
+            self._stopped_at = offset
             length = len(line) + 1
             crc = zlib.crc32(line[:-18], crc)
             if line[-18:] != b',"crc":"%08x"}' % crc:
@@ -4136,6 +4278,9 @@ class Store:
                     offset += length
                     if "more" in record:
                         continue
+                    for each in group:  # before anything of it is applied
+                        self._stopped_at = each[1]
+                        change_of(each[0])
                     for each in group:
                         apply(state, rows, *each)
                     group.clear()
@@ -4215,8 +4360,8 @@ class Store:
             else "`tl doctor --repair-to NEW` writes what is left to a new file"
         )
         return kind(
-            f"{self.path}: line {line}, byte {offset}: {what}; what is before it stays readable; "
-            f"{advice}",
+            f"{self.path}: line {line}, byte {offset}: {what}; the operations before it stay "
+            f"readable, writing is refused; {advice}",
             line=line,
             byte=offset,
         )
@@ -4248,16 +4393,34 @@ class Store:
         """Make the log ready for writing: caught up, undamaged, without a torn tail, under the
         lock."""
         self.refresh()
-        if self.damage is not None:
-            raise self.damage
+        for found in (self.damage, self.spoiled):
+            if found is not None:
+                raise found
         if self._read_only:
             raise WriteFailed(f"not stored: {self.path} is read-only")
+        if self._size != self.end:
+            self._finish_last_line()
         if self._size != self.end:
             self._set_torn_aside(self._size)
         if not self._swept:
             self._swept = True
             if os.path.exists(self.path + ".tmp"):
                 self.disk.remove(self.path + ".tmp")  # left by a create or purge that died
+
+    def _finish_last_line(self) -> None:
+        """Write the newline that a last transaction, whole but for it, lacks: it counts as stored,
+        for an editor may have taken the newline from one that was acknowledged."""
+        tail = self.disk.read_at(self._log, self._size - self.end, self.end)
+        crc: int | None = self.crc
+        lines = tail.split(b"\n")
+        for line in lines:
+            crc = None if crc is None else line_crc(line + b"\n", crc)
+        if crc is None or "more" in decode_head(lines[-1]):
+            return
+        self.disk.append(self._log, b"\n")
+        self.disk.fsync(self._log)
+        self.notice(f"{self.path}: the last line lacked its newline, which was added")
+        self.refresh()
 
     def _set_torn_aside(self, size: int) -> None:
         torn = self.disk.read_at(self._log, size - self.end, self.end)
@@ -4339,7 +4502,7 @@ class Store:
                 state = "state unknown, repeat with the idempotency key"
             self.close()
             raise WriteFailed(
-                f"{state}: {error.strerror or error} ({self.path})", errno=error.errno
+                f"{state}: {system_words(error, self.path)}", errno=error.errno
             ) from None
         except BaseException:
             self.close()  # interrupted: the next operation reads what the disk holds
@@ -4353,7 +4516,7 @@ class Store:
             except OSError as error:
                 self.close()
                 raise WriteFailed(
-                    f"state unknown, repeat: {error.strerror or error} ({self.path})"
+                    f"state unknown, repeat: {system_words(error, self.path)}", errno=error.errno
                 ) from None
             self.synced = self.end
 
@@ -4397,37 +4560,99 @@ class Store:
         """The line at `offset`, checked against the crc printed just before it.
 
         Raises:
-            Corrupt: it does not match; the index is dropped, so that the next opening sees it too.
+            Corrupt: it does not match.
         """
         raw = self.disk.read_at(self._log, length + 11, offset - 11)
-        if len(raw) == length + 11 and line_crc(raw[11:], _printed_crc(raw, 11)) is not None:
+        if len(raw) == length + 11 and self._is_right(raw[11:], _printed_crc(raw, 11), offset):
             return raw[11:]
         raise self.unreadable(offset)
 
     def unreadable(self, offset: int) -> Corrupt:
-        """The error for a line below `end` that no longer matches its checksum."""
-        self.index.drop()
-        error = self._damage(offset, "does not match its checksum")
-        self.close()
-        return error
+        """The error for a line below `end` that no longer matches its checksum.
+
+        Rows and state were made when it did, so the other lines stay readable through them. That is
+        noted in the index: whoever opens it from now on refuses to write.
+        """
+        if self.spoiled is None:
+            self.spoiled = self._spoiled_line(offset)
+            self.index.note_spoiled(self.header.log_id, offset)
+        return self._spoiled_line(offset)
+
+    def is_line(self, offset: int, length: int) -> bool:
+        """Whether the line at `offset` can be read; if not, that is noted."""
+        try:
+            return bool(self.line(offset, length))
+        except Corrupt:
+            return False
+
+    def _spoiled_line(self, offset: int) -> Corrupt:
+        line = self.line_number(offset)
+        return Corrupt(
+            f"{self.path}: line {line}, byte {offset}: does not match its checksum; the others "
+            "stay readable, writing is refused; `tl doctor --repair-to NEW` writes all but this "
+            "line to a new file",
+            line=line,
+            byte=offset,
+        )
+
+    def _is_right(self, line: bytes, crc: int, offset: int) -> bool:
+        """Whether `line`, at `offset`, follows from the `crc` printed before it, or from the one
+        that should be printed there."""
+        return (
+            line_crc(line, crc) is not None
+            or line_crc(line, self._crc_due_before(offset)) is not None
+        )
+
+    def _crc_due_before(self, offset: int) -> int:
+        """The crc that the line before `offset` should end in, whatever it prints."""
+        size = 4096
+        while True:
+            start = max(0, offset - size)
+            raw = self.disk.read_at(self._log, offset - start, start)
+            cut = raw.rfind(b"\n", 0, max(0, len(raw) - 1)) + 1
+            if cut or not start:
+                break
+            size *= 4
+        begin = start + cut
+        before = self.disk.read_at(self._log, 11, begin - 11) if begin else b""
+        return zlib.crc32(raw[cut:-_CRC_BYTES], _printed_crc(before, 11))
+
+    def _is_whole_at(self, offset: int) -> bool:
+        """Whether a whole line begins at `offset`."""
+        try:
+            return bool(self._line_from(offset))
+        except _IndexUnfit:
+            return False
 
     def line_at(self, offset: int) -> bytes:
         """The line that the lookup says begins at `offset`; its length is not known.
 
         Raises:
-            _IndexUnfit: no whole line begins there. If the log is at fault, the replay that
-                follows finds the place.
+            Corrupt: the line there does not match its checksum.
+            _IndexUnfit: no line begins there. If the log is at fault, the replay that follows finds
+                the place.
+        """
+        line = self._line_from(offset)
+        if not line:
+            raise self.unreadable(offset)
+        return line
+
+    def _line_from(self, offset: int) -> bytes:
+        """The line that begins at `offset`, b"" if it does not match its checksum.
+
+        Raises:
+            _IndexUnfit: no line begins there.
         """
         size = 4096
         while self.header.length <= offset < self.end:
             raw = self.disk.read_at(self._log, size, offset - 11)
             newline = raw.find(b"\n", 11)
-            if newline >= 0:
+            if newline >= 0 or len(raw) < size:
                 line = raw[11 : newline + 1]
-                if line_crc(line, _printed_crc(raw, 11)) is None:
-                    break
-                return line
-            if len(raw) < size:
+                if self._is_right(line, _printed_crc(raw, 11), offset):
+                    return line
+                if raw[8:11] == b'"}\n':
+                    return b""
                 break
             size *= 4
         raise _IndexUnfit(f"the lookup leads to byte {offset}, where no line begins")
@@ -4468,9 +4693,11 @@ class Store:
         crc32 = zlib.crc32
         for node, parent, offset, length in group:
             line = raw[place : place + length]
-            crc = crc32(line[:-19], crc)
+            before, crc = crc, crc32(line[:-19], crc)
             if line[-19:] != b',"crc":"%08x"}\n' % crc:
-                raise self.unreadable(offset)
+                if not self._is_right(line, before, offset):
+                    raise self.unreadable(offset)
+                crc = _printed_crc(raw, place + length)
             if line.find(b',"id":%d,"parent":%d,' % (node, parent), 0, 200) < 0:
                 raise _IndexUnfit(f"row {node} leads to another line")
             place += length
@@ -4521,6 +4748,14 @@ class Store:
         return self.end
 
 
+def _is_file(path: str) -> bool:
+    """Whether a regular file is there. Opening a pipe could wait for ever. Raises OSError."""
+    kind = os.stat(path).st_mode & 0o170000
+    if kind == 0o040000:
+        raise IsADirectoryError(path)
+    return kind == 0o100000
+
+
 def _printed_crc(raw: bytes, place: int) -> int:
     """The crc that the line before `place` ends in; 0, as before a header, if it is unreadable."""
     try:
@@ -4532,8 +4767,7 @@ def _printed_crc(raw: bytes, place: int) -> int:
 def missing_database(path: str) -> NotFound:
     """The error for a database file that is not there."""
     return NotFound(
-        f"no database at {path}: `create` or `import` makes one; --db or TIMELINE_DB names another",
-        path=path,
+        f"no database at {path}: `create` makes one; --db or TIMELINE_DB names another", path=path
     )
 
 
@@ -4572,12 +4806,11 @@ def scan_log(store: Store, size: int) -> Iterator[Scanned]:
             offset += len(line) + 1
             if line.endswith(b"\r"):
                 line = line[:-1]
+            parts = _parts(line) if line else []
             if number == 1:
-                crcs = _crcs_after(line.removeprefix(b"\xef\xbb\xbf"), {0}, valid=False)
-                continue
-            if not line:
-                continue
-            for part, place in _parts(line):
+                header = parts.pop(0)[0] if parts else b""
+                crcs = _crcs_after(header.removeprefix(b"\xef\xbb\xbf"), {0}, valid=False)
+            for part, place in parts:
                 record = _valid_record(part, crcs)
                 yield Scanned(
                     number, start + place, min(start + place + len(part) + 1, end), record
@@ -4645,9 +4878,12 @@ def examine(store: Store) -> Json:
                 if each.record is None and len(problems) < 100:
                     what = "this line does not match its checksum"
                     problems.append({"line": each.number, "byte": each.start, "what": what})
+                    if store.damage is None and each.start < store.end:
+                        store.unreadable(each.start)  # so that writing is refused from now on
             problems = problems or [_problem(str(fresh.damage), **fresh.damage.data)]
         problems += [_problem(what) for what in check(fresh.state, fresh.rows)]
-        if plain is not None and "unfit" not in plain:
+        # What was read ends where the damage begins, while the index goes on behind it.
+        if fresh.damage is None and plain is not None and "unfit" not in plain:
             problems += [_problem(what) for what in _compare_index(store, fresh, plain)]
     finally:
         fresh.close()
@@ -4659,6 +4895,8 @@ def examine(store: Store) -> Json:
     }
     if fresh.damage is None and size > fresh.end:
         report["unfinished"] = {"byte": fresh.end, "bytes": size - fresh.end}
+    if os.path.exists(store.path + ".torn"):
+        report["set_aside"] = store.path + ".torn"
     return report
 
 
@@ -4733,7 +4971,10 @@ class Repair:
     def write(self, path: str, created: int) -> Json:
         """Write the new log to `path`, which must not exist, and say what was lost."""
         self._find_children()
-        header = new_header(created, previous=self.store.raw_log_id())
+        old = self.store.log_id_left()
+        header = new_header(created, previous=old)
+        if old is None:
+            self.lost.append({"line": 1, "byte": 0, "nodes": []})
         temporary = path + ".tmp"
         disk = self.store.disk
         self._file = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
@@ -5062,7 +5303,8 @@ def _fits_node(timeline: TimelineState, rows: Rows, record: Json) -> bool:
 
 
 def _fits_session(timeline: TimelineState, rows: Rows, record: Json) -> bool:
-    return record["branch"] in timeline.branches and _is_own(rows, record, record["node"])
+    node = record["node"]
+    return record["branch"] in timeline.branches and (node == 0 or _is_own(rows, record, node))
 
 
 def _fits_thaw(timeline: TimelineState, rows: Rows, record: Json) -> bool:
@@ -5178,8 +5420,7 @@ class _Writing:
         except OSError as error:
             self.__exit__()
             raise WriteFailed(
-                f"not stored: {error.strerror or error} ({error.filename or store.path})",
-                errno=error.errno,
+                f"not stored: {system_words(error, store.path)}", errno=error.errno
             ) from None
         except BaseException:
             self.__exit__()
@@ -5350,12 +5591,24 @@ class Database:
         self._clock = clock
         self._summaries: list[Summaries] = []
         self._summaries_of = ""
-        self._told: Corrupt | None = None  # damage that was noticed already
+        self._told = ""  # damage that was noticed already
 
     @property
     def path(self) -> str:
         """The real path of the file, links resolved."""
         return self.store.path
+
+    def owns(self, path: str) -> bool:
+        """Whether `path` is this database, by whatever name, or belongs to what lies beside it."""
+        real = os.path.realpath(path)
+        try:
+            if os.path.samefile(real, self.path):
+                return True
+        except OSError:
+            pass  # one of them does not exist
+        name, own = os.path.normcase(real), os.path.normcase(self.path)
+        beside = [own, *(own + ending for ending in SIDE_ENDINGS)]
+        return any(name == each or name.startswith(each + os.sep) for each in beside)
 
     def close(self) -> None:
         """Close the files. The database can still be used: the next operation opens them anew."""
@@ -5380,7 +5633,9 @@ class Database:
             )
         checked = check_arguments(operation, arguments or {})
         try:
-            return self.again_if_unfit(lambda: method(self, checked))
+            value = self.again_if_unfit(lambda: method(self, checked))
+            self._tell()
+            return value
         finally:
             if not _KEEPS_OPEN:
                 self.store.close()
@@ -5404,7 +5659,18 @@ class Database:
     # ---- shared by the operations ----------------------------------------------------------
 
     def refresh(self) -> Store:
-        """The store caught up with the log, for reading."""
+        """The store caught up with the log, for reading.
+
+        Raises:
+            Corrupt: nothing of it can be read.
+        """
+        store = self._catch_up()
+        if store.damage is not None and not store.state.timelines:
+            raise store.damage
+        self._tell()
+        return store
+
+    def _catch_up(self) -> Store:
         store = self.store
         store.refuse_foreign()
         store.lock.take(False)
@@ -5412,10 +5678,18 @@ class Database:
             store.refresh()
         finally:
             store.lock.let_go()
-        if store.damage is not None and store.damage is not self._told:
-            self._told = store.damage
-            store.notice(str(store.damage))
         return store
+
+    @property
+    def damage(self) -> Corrupt | None:
+        """What is known to be damaged in the file: answers may lack what lies there."""
+        return self.store.damage or self.store.spoiled
+
+    def _tell(self) -> None:
+        """A notice about damage, once."""
+        if self.damage is not None and str(self.damage) != self._told:
+            self._told = str(self.damage)
+            self.store.notice(self._told)
 
     def _commit(self, store: Store, records: list[Json]) -> None:
         store.commit(records, self.now())
@@ -5510,6 +5784,8 @@ class Database:
         """
         chosen: int | None = arguments.get("timeline_id")
         count = len(store.state.timelines)
+        if store.damage is not None and (chosen or 0) >= count:
+            raise store.damage  # it may lie behind
         if chosen is not None and chosen >= count:
             raise NotFound(f"unknown timeline tl{chosen}", timeline=f"tl{chosen}")
         first = None
@@ -5546,7 +5822,7 @@ class Database:
     def _branch(self, timeline: TimelineState, name: str | None) -> Branch:
         branch = timeline.branches.get(timeline.current if name is None else name)
         if branch is None:
-            raise _unknown_branch(timeline.current if name is None else name)
+            raise self.store.damage or _unknown_branch(timeline, name or timeline.current)
         return branch
 
     def _target(self, timeline: TimelineState, arguments: Json) -> int:
@@ -5659,7 +5935,7 @@ class Database:
                 row = self._ordinary(store, node, "forked from")
                 if is_cold(store.rows, timeline.segments, node, row):
                     raise Refused(
-                        f"n{node} is archived: bring it back first with `thaw --node n{node}`"
+                        f"n{node} is archived: bring it back first, with `thaw` of n{node}"
                     )
             _refuse_taken(timeline, name)
             parent = self.parent_branch(store, timeline, node)
@@ -5786,6 +6062,7 @@ class Database:
     # ---- reading ---------------------------------------------------------------------------
 
     def _context(self, a: Json) -> list[Json]:
+        _leave_format(a)
         store = self.refresh()
         tl = self._timeline(store, a)
         timeline = store.state.timelines[tl]
@@ -5829,7 +6106,7 @@ class Database:
                 part.append((each, row))
         del part[limit:]
         if len(part) > MESSAGES_MAX:
-            raise too_long(store.rows[node][DEPTH])
+            raise too_long(store.rows[node][DEPTH], "`last`, `before` or `node`")
         return part
 
     def _path_messages(self, store: Store, tl: int, part: list[tuple[int, Row]]) -> list[Json]:
@@ -5995,9 +6272,12 @@ class Database:
                     hit = self._hit(
                         store, finder, line, start + offset, a["role"], only, head, below
                     )
-                except (ValueError, KeyError):
-                    store.line(start + offset, len(line))  # names the damage
-                    raise
+                except Corrupt:
+                    continue  # noted in the store, and told behind the answer
+                except (ValueError, KeyError, IndexError, TypeError):
+                    if store.is_line(start + offset, len(line)):
+                        raise
+                    continue
                 if hit is not None:
                     found.append(hit)
         return found
@@ -6023,6 +6303,8 @@ class Database:
             or (below is not None and node >= below)
         ):
             return None
+        if not 0 < node <= len(store.rows):
+            raise ValueError(f"a line of n{node}, which is no node")
         row = store.rows[node]
         if row[FLAGS] & IS_COPY or (role is not None and ROLES[row[FLAGS] & ROLE_MASK] != role):
             return None
@@ -6281,6 +6563,7 @@ class Database:
     # ---- budget ----------------------------------------------------------------------------
 
     def _budget(self, a: Json) -> Json:
+        _leave_format(a)
         if a["idempotency_key"] is not None:
             return self._keyed_budget(a)
         store = self.refresh()
@@ -6335,9 +6618,13 @@ class Database:
             kept["explain"] = record["result"]["explain"]
         return kept
 
-    def find_placeholder(self, store: Store, first: int, last: int) -> int | None:
-        """The placeholder of an interval, if there is one."""
+    def find_placeholder(
+        self, store: Store, first: int, last: int, before: int = TOKENS_MAX
+    ) -> int | None:
+        """The placeholder of an interval, if there is one whose line begins before `before`."""
         for offset in store.lookup.find(placeholder_hash(first, last)):
+            if offset >= before:
+                continue
             record = decode_head(store.line_at(offset))
             if record["op"] == "placeholder" and (record["from"], record["to"]) == (first, last):
                 return int(record["id"])
@@ -6388,7 +6675,7 @@ class Database:
             if name is not None:
                 branch = _archived_branch(timeline, name)
                 new_name = a["as_name"] or branch.name
-                _refuse_taken(timeline, new_name, "give it another with --as-name")
+                _refuse_taken(timeline, new_name, "give it another with `as_name`")
                 record.update(node=branch.head, number=branch.number, name=new_name)
             elif node:
                 self._ordinary(store, node, "thawed")
@@ -6409,6 +6696,8 @@ class Database:
             found["size"] = os.stat(self.path).st_size
             plain = store.index.read_state()
             self.refresh()
+            if self.damage is not None:
+                found["problem"] = str(self.damage)
             found["transactions"] = store.state.seq
             found["nodes"] = len(store.rows)
             if plain is not None:
@@ -6438,13 +6727,11 @@ class Database:
     def doctor(self) -> Json:
         """The report of a whole check. Raises Corrupt if the header cannot be read."""
         store = self.store
-        store.open_raw()
-        store.raw_log_id()
         try:
-            self.refresh()
+            self._catch_up()
         except _IndexUnfit:
             store.index.drop()
-            self.refresh()
+            self._catch_up()
         return examine(store)
 
     def repair(self, path: str, until: int | None = None) -> Json:
@@ -6452,12 +6739,13 @@ class Database:
         path = os.path.abspath(path)
         if os.path.lexists(path):
             raise exists_already(path)
+        if self.owns(path):
+            raise Refused(f"{path} belongs to {self.path}: choose another file", path=path)
         if not os.path.isdir(os.path.dirname(path)):
             raise NotFound(
                 f"the folder {os.path.dirname(path)} does not exist: make it first", path=path
             )
         self.store.open_raw()
-        self.store.raw_log_id()
         try:
             return Repair(self.store, until).write(path, self.now())
         finally:
@@ -6491,7 +6779,7 @@ class Database:
             except OSError as error:
                 store.disk.remove(temporary)
                 raise WriteFailed(
-                    f"nothing changed: {error.strerror or error} ({store.path})", errno=error.errno
+                    f"nothing changed: {system_words(error, store.path)}", errno=error.errno
                 ) from None
             store.disk.sync_folder(os.path.dirname(store.path))
             store.index.forget()
@@ -6550,6 +6838,55 @@ class Database:
         disk.sync_folder(folder)
         return name
 
+    def kept_bytes(self, name: str) -> bytes | None:
+        """What `keep_bytes` kept under this name; None if it is not there, or damaged."""
+        from hashlib import sha256
+
+        if len(name) != 64 or name.strip("0123456789abcdef"):
+            return None
+        try:
+            with open(os.path.join(self.path + ".files", name), "rb") as file:
+                data = file.read()
+        except OSError:
+            return None
+        return data if sha256(data).hexdigest() == name else None
+
+    def mark(self) -> str:
+        """A sign of all that the log holds now, for `holds`."""
+        store = self.refresh()
+        return f"{store.header.log_id} {store.end} {store.crc:08x}"
+
+    def holds(self, mark: str) -> bool:
+        """Whether the log still begins with all that it held when `mark` was made: it is no other
+        database, and no older copy."""
+        if not os.path.exists(self.path):
+            return False
+        store = self.refresh()
+        log_id, end, crc = [*mark.split(" "), "", "", ""][:3]
+        if log_id != store.header.log_id or not end.isdigit() or int(end) > store.end:
+            return False
+        tail = store.disk.read_at(store.log_file, 11, int(end) - 11)
+        return tail == f'{crc}"}}\n'.encode()
+
+    def read_note(self, name: str) -> Any:
+        """What `write_note` kept; None if it is gone or cannot be read."""
+        try:
+            with open(self.store.index.path(name), "rb") as file:
+                return loads(file.read().decode())
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    def write_note(self, name: str, value: object) -> None:
+        """Keep a JSON value beside the index, where it may be deleted at any time. Failures are
+        swallowed."""
+        disk, path = self.store.disk, self.store.index.path(name)
+        try:
+            disk.make_folder(self.store.index.folder)
+            disk.write_new(f"{path}.tmp", dumps(value).encode())
+            disk.replace(f"{path}.tmp", path)
+        except OSError:
+            pass
+
     def importing(self, key: str | None = None, dry_run: bool = False) -> Importing:
         """A transaction of many nodes, for readers of transcripts."""
         return Importing(self, key, dry_run)
@@ -6607,6 +6944,13 @@ class NodeFacts:
         self.is_summary = bool(flags & KIND_SUMMARY)
         self.is_copy = bool(flags & IS_COPY)
         self.source_known = bool(flags & HAS_SOURCE)
+
+
+def _answers_another(blocks: Sequence[Json]) -> bool:
+    """Whether the blocks of a message hold the result of a call that is not among them."""
+    calls = {block.get("id") for block in blocks if block.get("type") == "tool_use"}
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    return any(block.get("tool_use_id") not in calls for block in results)
 
 
 class Importing:
@@ -6744,6 +7088,32 @@ class Importing:
     def row(self, node: int) -> NodeFacts:
         return NodeFacts(self._store.rows, node)
 
+    @property
+    def log_id(self) -> str:
+        return self._store.header.log_id
+
+    @property
+    def node_count(self) -> int:
+        return len(self._store.rows)
+
+    def interval_of(self, summary: int) -> tuple[int, int]:
+        """What a summary or placeholder stands for; (0, 0) of a message."""
+        row = self._store.rows[summary]
+        return row[FROM], row[TO]
+
+    def find_placeholder(self, first: int, last: int) -> int | None:
+        """The placeholder of an interval, if one was stored before this transaction."""
+        return self._database.find_placeholder(self._store, first, last, self._start)
+
+    def unit_first(self, node: int) -> int:
+        """The first node of the tool unit that the node is in."""
+        return unit_first(self._store.rows, node)
+
+    def is_cold(self, tl: int, node: int) -> bool:
+        """Whether the node is archived."""
+        rows = self._store.rows
+        return is_cold(rows, self.timelines()[tl].segments, node, rows[node])
+
     def record(self, node: int) -> Json:
         """The stored line of a node."""
         row = self._store.rows[node]
@@ -6793,6 +7163,10 @@ class Importing:
         source: Json,
         blocks: list[Json] | None = None,
         identities: Sequence[str] = (),
+        *,
+        joins: bool = False,
+        intent: Json | None = None,
+        purged: bool = False,
     ) -> int:
         """A message on no branch. Its `identities` are found from now on."""
         self._database._check_sum(self._store, parent, tokens)
@@ -6809,9 +7183,27 @@ class Importing:
         }
         if blocks:
             record["blocks"] = blocks
-            if role != "tool" and any(block.get("type") == "tool_result" for block in blocks):
-                record["joins"] = 1
+            if role != "tool" and _answers_another(blocks):
+                joins = True
+        if joins:
+            record["joins"] = 1
+        return self._node(record, text, identities, intent, purged)
+
+    def _node(
+        self,
+        record: Json,
+        text: str,
+        identities: Sequence[str] = (),
+        intent: Json | None = None,
+        purged: bool = False,
+    ) -> int:
+        """Record a node; what every kind of node may have comes last."""
+        node: int = record["id"]
+        if intent is not None:
+            record["intent"] = intent
         self._note(node, record, identities)
+        if purged:
+            record["purged"] = True
         record["text"] = text
         self._record(record)
         return node
@@ -6825,6 +7217,11 @@ class Importing:
         tokens: int,
         source: Json,
         identities: Sequence[str] = (),
+        *,
+        supersedes: int | None = None,
+        derived_from: Sequence[int] = (),
+        intent: Json | None = None,
+        purged: bool = False,
     ) -> int:
         """A real summary over first..last, beside the originals."""
         parent = self._store.rows[first][PARENT]
@@ -6841,10 +7238,29 @@ class Importing:
             "via": "import",
             "source": source,
         }
-        self._note(node, record, identities)
-        record["text"] = text
-        self._record(record)
-        return node
+        if supersedes is not None:
+            record["supersedes"] = supersedes
+        if derived_from:
+            record["derived_from"] = list(derived_from)
+        return self._node(record, text, identities, intent, purged)
+
+    def placeholder(self, tl: int, first: int, last: int) -> int:
+        """A placeholder of first..last, with its text."""
+        rows = self._store.rows
+        parent = rows[first][PARENT]
+        self._database._check_sum(self._store, parent, RESERVE_TOKENS)
+        record: Json = {
+            "op": "placeholder",
+            "tl": tl,
+            "id": len(rows) + 1,
+            "parent": parent,
+            "from": first,
+            "to": last,
+            "tokens": RESERVE_TOKENS,
+            "via": "import",
+        }
+        count = rows[last][DEPTH] - rows[first][DEPTH] + 1
+        return self._node(record, placeholder_text(first, last, count))
 
     def _note(self, node: int, record: Json, identities: Sequence[str]) -> None:
         if identities:
@@ -6868,6 +7284,56 @@ class Importing:
             }
         )
 
+    def fork(
+        self, tl: int, name: str, head: int, of: str | None, at: int | None, imported: bool
+    ) -> None:
+        """A branch as it was elsewhere: begun at node `at` of the live branch `of`."""
+        record: Json = {"op": "fork", "tl": tl, "node": head, "name": name, "of": of, "at": at}
+        if imported:
+            record["imported"] = 1
+        self._record(record)
+
+    def rename_branch(self, tl: int, name: str, to: str) -> None:
+        self._record({"op": "rename", "tl": tl, "name": name, "to": to})
+
+    def switch(self, tl: int, name: str) -> None:
+        self._record({"op": "switch", "tl": tl, "name": name})
+
+    def archive(self, tl: int, name: str, top: int) -> bool:
+        """Archive a branch and the messages from `top` (0: none) to its head. False, and nothing is
+        done, if another branch ends there."""
+        rows, timeline = self._store.rows, self.timelines()[tl]
+        record: Json = {"op": "archive", "tl": tl, "name": name, "top": top, "moved": []}
+        if not _fits_archive(timeline, rows, record):
+            return False
+        if top:
+            part = walk_between(rows, rows[top][DEPTH], timeline.branches[name].head)
+            record["moved"] = to_runs(
+                node for node, row in part
+                if not row[FLAGS] & KIND_SUMMARY and not is_cold(rows, timeline.segments, node, row)
+            )  # fmt: skip
+        self._record(record)
+        return True
+
+    def thaw(self, tl: int, node: int) -> None:
+        """Bring the node and what lies above it back from the archive."""
+        moved = cold_on_path(self._store.rows, self.timelines()[tl].segments, node)
+        self._record({"op": "thaw", "tl": tl, "node": node, "moved": to_runs(moved)})
+
+    def pin(self, tl: int, node: int) -> None:
+        self._record({"op": "pin", "tl": tl, "node": node})
+
+    def exclude(self, tl: int, node: int) -> None:
+        """Exclude the unit of the node."""
+        unit = unit_down_to(self._store.rows, node)
+        self._record({"op": "exclude", "tl": tl, "unit": unit[0], "nodes": to_runs(unit)})
+
+    def next_seq(self) -> None:
+        """End a transaction of the log and begin the next: what was before (a pin, say) counts as
+        older than what follows. `commit` still writes both at once."""
+        self._record({"op": "noop", "for": "import"}, more=False)
+        self._seq += 1
+
     def move(self, tl: int, name: str, head: int) -> None:
         """Move a branch's head."""
         self._record({"op": "move", "tl": tl, "name": name, "node": head})
@@ -6879,9 +7345,9 @@ class Importing:
         """Remember the branch of an imported session and the node it last reached."""
         self._record({"op": "session", "tl": tl, "session": key, "branch": branch, "node": node})
 
-    def rename(self, tl: int, title: str) -> None:
-        """A title from the transcript; a user's own stays."""
-        self._record({"op": "rename", "tl": tl, "title": title, "titled": 0})
+    def rename(self, tl: int, title: str, titled: int = 0) -> None:
+        """A title from the transcript; a user's own (`titled`) stays."""
+        self._record({"op": "rename", "tl": tl, "title": title, "titled": titled})
 
 
 class Answer:
@@ -6918,7 +7384,7 @@ class Answer:
             for first, last, kind in self.items
         )
         if count > MESSAGES_MAX:
-            raise too_long(count)
+            raise too_long(count, "`node` or a smaller `max_tokens`")
 
     def _interval(self, first: int, last: int) -> tuple[int, int]:
         """(first node, last node) of units first..last."""
@@ -7228,12 +7694,10 @@ def placeholder_text(first: int, last: int, count: int) -> str:
     )
 
 
-def too_long(count: int) -> Refused:
+def too_long(count: int, advice: str) -> ResultTooLong:
     """The error for an answer of more messages than one call gives."""
-    return Refused(
-        f"result too long: {count} messages, above {MESSAGES_MAX}; narrow it with --last, "
-        "--before, "
-        "--node or a smaller --max",
+    return ResultTooLong(
+        f"result too long: {count} messages, above {MESSAGES_MAX}; narrow it with {advice}",
         messages=count,
         max_messages=MESSAGES_MAX,
     )
@@ -7281,6 +7745,12 @@ def _named_nodes(arguments: Json) -> list[int]:
     return nodes
 
 
+def _leave_format(arguments: Json) -> None:
+    """Raise if an adapter passed on what is its own to do."""
+    if arguments["format"] is not None:
+        raise InvalidArgument("format is made of the answer: see `timeline_export.as_request`")
+
+
 def _node_or_none(node: int | None) -> str | None:
     return None if node is None else f"n{node}"
 
@@ -7297,7 +7767,7 @@ def _archived_branch(timeline: TimelineState, name: str) -> Branch:
             return branch
     if name in timeline.branches:
         raise Refused(f"branch {quoted(name)} is not archived")
-    raise _unknown_branch(name)
+    raise _unknown_branch(timeline, name)
 
 
 def _put_key(record: Json, key: str) -> None:

@@ -12,6 +12,7 @@ stdout holds one JSON value (or a picture), stderr one JSON object for a failure
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -39,17 +40,18 @@ _GLOBAL = {"db": "db", "timeline": "timeline_id", "idempotency-key": "idempotenc
 
 def write_out(text: str) -> None:
     """Write text to stdout as UTF-8, whatever the console's code page is."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
     _write(sys.stdout, text)
 
 
 def write_error(text: str) -> None:
     """Write text to stderr as UTF-8. Lone surrogates, as in names of files, become escapes."""
-    _write(sys.stderr, text)
+    if sys.stderr is not None:  # closed by whoever started us
+        _write(sys.stderr, text)
 
 
 def _write(stream: Any, text: str) -> None:
-    if stream is None:  # closed by whoever started us
-        return
     try:
         # A path comes back as the bytes it was, where these are UTF-8.
         data = text.encode("utf-8", "surrogateescape")
@@ -399,8 +401,14 @@ def _read_with_argparse(arguments: list[str]) -> Call:
             raise SystemExit(2)
         parser.error("a command is missing")
     # Command names come first for argparse; what stands before them is moved behind.
-    parsed = vars(parser.parse_args(_command_first(_literal_dashes(arguments))))
+    known, rest = parser.parse_known_args(_command_first(_literal_dashes(arguments)))
+    parsed = vars(known)
     operation = timeline.OPERATIONS[parsed["operation"].replace("-", "_")]
+    if rest:  # argparse itself would name the help of the program, not of the command
+        raise InvalidArgument(
+            f"unrecognized arguments: {' '.join(rest)}; "
+            f"see `{_PROGRAM} {command_name(operation)} --help`".replace("\0-", "-")
+        )
     call = Call(operation)
     call.db = parsed.get("db")
     for argument in operation.arguments:
@@ -495,9 +503,16 @@ def _add_command(commands: Any, operation: Operation, formatter: Any) -> None:
     for argument in operation.arguments:
         if argument.flag != "-":
             _add_argument(command, argument)
-    command.add_argument(
-        "--db", metavar="PATH", help="database file (default: TIMELINE_DB, else ~/.timeline.json)"
-    )
+    command.add_argument("--db", metavar="PATH", help=_DB_HELP.get(operation.name, _DB_HELP[""]))
+
+
+_DB_HELP = {
+    "": "database file (default: TIMELINE_DB, else ~/.timeline.json)",
+    "demo": "a new file for the story's database (default: one in a temporary folder)",
+    "mcp_config": "database to name in the entry (default: TIMELINE_DB, else none: the server "
+    "then uses ~/.timeline.json)",
+    "skill": "without effect: no database is used",
+}
 
 
 def _add_argument(command: Any, argument: Argument) -> None:
@@ -608,20 +623,46 @@ def answer(call: Call, database: Database, source: str) -> Any:
     own = _COMMANDS.get(call.operation.name)
     try:
         if own is None:
-            return database.run(call.operation.name, call.values)
+            format = call.values.pop("format", None)
+            if format is not None:
+                timeline.check_value(call.operation.by_name["format"], format)
+            value = database.run(call.operation.name, call.values)
+            return value if format is None else _as_request(database, value, format)
         return own(database, timeline.check_arguments(call.operation, call.values), source)
-    except InvalidArgument as error:
+    except TimelineError as error:
         raise _in_words_of_the_command_line(call, error) from None
 
 
-def _in_words_of_the_command_line(call: Call, error: InvalidArgument) -> InvalidArgument:
-    """The error with the option in place of the argument's name that it begins with."""
-    name, space, rest = str(error).partition(" ")
+def _in_words_of_the_command_line(call: Call, error: TimelineError) -> TimelineError:
+    """The error with options in place of the names of arguments: the one that it begins with, if it
+    is about a value, and those in backquotes."""
+    parts = str(error).split("`")
+    for place in range(1, len(parts) - 1, 2):
+        argument = call.operation.by_name.get(parts[place])
+        if argument is not None and argument.flag != "-":
+            parts[place] = f"--{argument.flag}"
+    message, data = "`".join(parts), error.data
+    name, space, rest = message.partition(" ")
     argument = call.operation.by_name.get(name)
-    if argument is None or argument.positional or name not in call.values:
-        return error
-    data = {**error.data, "argument": argument.flag} if "argument" in error.data else error.data
-    return type(error)(f"--{argument.flag}{space}{rest}", **data)
+    if (
+        isinstance(error, InvalidArgument)
+        and argument is not None
+        and not argument.positional
+        and name in call.values
+    ):
+        message = f"--{argument.flag}{space}{rest}"
+        if "argument" in data:
+            data = {**data, "argument": argument.flag}
+    return type(error)(message, **data)
+
+
+def _as_request(database: Database, value: Any, format: str) -> Any:
+    """A context or a budget as an API takes it."""
+    import timeline_export
+
+    if isinstance(value, list):
+        return timeline_export.as_request(database, value, format)
+    return {**value, **timeline_export.as_request(database, value["messages"], format)}
 
 
 def _where(database: Database, checked: Json, source: str) -> Json:
@@ -693,13 +734,7 @@ def _picture(database: Database, checked: Json) -> Any:
 
 def _refuse_own_file(database: Database, output: str) -> None:
     """Raise if `output` is the database, by whatever name, or one of the files beside it."""
-    real = os.path.realpath(output)
-    names = [os.path.normcase(each) for each in (real, database.path)]
-    try:
-        same = os.path.samefile(real, database.path)
-    except OSError:
-        same = False  # one of them does not exist
-    if same or names[0] == names[1] or names[0].startswith(names[1] + "."):
+    if database.owns(output):
         raise timeline.Refused(
             f"{output} belongs to the database {database.path}: choose another file", output=output
         )
@@ -779,7 +814,13 @@ def _import(database: Database, checked: Json, source: str) -> Any:
     import timeline_import
 
     database.via = "import"
-    return database.again_if_unfit(
+    output = checked["ids"]
+    ids: dict[str, str] | None = None
+    if output is not None:
+        output, ids = os.path.abspath(output), {}
+        _refuse_own_file(database, output)
+        _check_output(output, False)
+    result = database.again_if_unfit(
         lambda: timeline_import.import_paths(
             database,
             [system_path(path) for path in checked["paths"]],
@@ -788,6 +829,32 @@ def _import(database: Database, checked: Json, source: str) -> Any:
             dry_run=checked["dry_run"],
             attachments=checked["attachments"],
             progress=notice if sys.stderr.isatty() else None,
+            key=checked["idempotency_key"],
+            ids=ids,
+        )
+    )
+    if ids is not None:
+        _write_output(output, False, iter([timeline.dumps(ids) + "\n"]))
+    return result
+
+
+def _sync(database: Database, checked: Json, source: str) -> Any:
+    import time
+
+    import timeline_import
+
+    database.via = "import"
+    places = timeline_import.client_places(os.environ, os.path.expanduser("~"))
+    if checked["client"] != "all":
+        places = {checked["client"]: places[checked["client"]]}
+    days = checked["since"]
+    return database.again_if_unfit(
+        lambda: timeline_import.sync(
+            database,
+            places,
+            project=checked["project"],
+            changed_after=0 if days is None else time.time() - 86_400 * days,
+            progress=notice if sys.stderr is not None and sys.stderr.isatty() else None,
             key=checked["idempotency_key"],
         )
     )
@@ -846,17 +913,22 @@ def _demo(database: Database, checked: Json, source: str) -> None:
 
     import timeline_import
 
+    path = os.path.abspath(database.path) if source == "option" else None
+    if path is not None and os.path.lexists(path):
+        raise timeline.Refused(f"{path} exists: the demo wants a new file", path=path)
     folder = tempfile.mkdtemp(prefix="timeline-demo-")
+    path = path or os.path.join(folder, "demo.json")
     transcript = os.path.join(folder, "session.jsonl")
     with open(transcript, "wb") as file:
         file.write(timeline_import.demo_transcript())
-    path = database.path if source == "option" else os.path.join(folder, "demo.json")
-    if os.path.exists(path):
-        raise timeline.Refused(f"{path} exists: the demo wants a new file", path=path)
+    write_out("The commands below ran in a database of their own. To give it more yourself:\n")
+    for line in _demo_start(path):
+        write_out(f"  $ {line}\n")
+    write_out("\n")
     for told, command in _STORY:
         words = [word.format(transcript=transcript) for word in shlex.split(command)]
         write_out(f"{told}\n" if told else "")
-        write_out(f"  $ tl {command.format(transcript=transcript)}\n")
+        write_out(f"  $ tl {command.format(transcript=_shell([transcript]))}\n")
         call = read_arguments([*words, "--db", path])
         shown = answer(call, Database(path, notice=notice), "option")
         for line in _demo_lines(call.operation.name, shown):
@@ -866,9 +938,29 @@ def _demo(database: Database, checked: Json, source: str) -> None:
     call = read_arguments(["export", "--format", "html", "--output", page, "--db", path])
     answer(call, Database(path, notice=notice), "option")
     write_out(f"The same as a page to look, click and search in: {page}\n\n")
-    started = f"python3 {sys.argv[0]}" if sys.argv[0].endswith(".py") else _PROGRAM
-    write_out(f"All this is in {folder}, which may be deleted. Look at the database again:\n")
-    write_out(f"  {started} tree --db {path}\n")
+    write_out(f"{folder} may be deleted. Look at the database again:\n")
+    write_out(f"  $ {_demo_program()} tree --db {_shell([path])}\n")
+
+
+def _demo_start(path: str) -> Iterator[str]:
+    """The lines for a shell in which the commands of the story work as they are shown."""
+    program = _demo_program()
+    if sys.platform == "win32":  # PowerShell
+        yield "$env:TIMELINE_DB = '" + path.replace("'", "''") + "'"
+        if program != _PROGRAM:
+            yield f"function {_PROGRAM} {{ {program} @args }}"
+        return
+    yield f"export TIMELINE_DB={_shell([path])}"
+    if program != _PROGRAM:
+        yield f"alias {_PROGRAM}={_shell([program])}"
+
+
+def _demo_program() -> str:
+    """What starts this program in a shell, from any folder."""
+    if not sys.argv[0].endswith(".py"):
+        return _PROGRAM
+    python = "python" if sys.platform == "win32" else "python3"
+    return _shell([python, os.path.abspath(sys.argv[0])])
 
 
 def _demo_lines(name: str, shown: Any) -> Iterator[str]:
@@ -906,6 +998,14 @@ def _mcp_config(database: Database, checked: Json, source: str) -> Text:
     client = checked["client"]
     for line in _config_places(client, command):
         notice(line)
+    if named:
+        origin = "--db" if source == "option" else "TIMELINE_DB"
+        notice(f"the entry names the database of {origin}: {timeline.quoted(command[-1])}")
+    if sys.prefix != sys.base_prefix:
+        notice(
+            f"the entry uses the Python of the virtual environment {timeline.quoted(sys.prefix)}: "
+            "keep that, or run mcp-config with another Python"
+        )
     if client == "codex":
         # A JSON string is a TOML string but for DEL, which TOML wants escaped.
         program, *arguments = (
@@ -913,6 +1013,10 @@ def _mcp_config(database: Database, checked: Json, source: str) -> Text:
         )
         args = ", ".join(arguments)
         return Text([f"[mcp_servers.timeline]\ncommand = {program}\nargs = [{args}]\n"])
+    if client == "opencode":
+        local = {"type": "local", "command": command}
+        shown: Json = {"mcp": {"timeline": local}}
+        return Text([json.dumps(shown, ensure_ascii=False, indent=2) + "\n"])
     entry: Json = {"command": command[0], "args": command[1:]}
     if client in ("claude-code", "cursor", "vscode"):
         entry = {"type": "stdio", **entry}
@@ -933,7 +1037,7 @@ def _utf8_path(path: str) -> str:
 
 def _config_places(client: str, command: list[str]) -> Iterator[str]:
     """What to do with the entry of a client, in lines."""
-    home = os.path.expanduser("~")
+    home = _home() or "~"
     if client == "claude-desktop":
         folders = {
             "darwin": os.path.join(home, "Library", "Application Support"),
@@ -951,6 +1055,12 @@ def _config_places(client: str, command: list[str]) -> Iterator[str]:
             "gemini": os.path.join(home, ".gemini", "settings.json")
             + ", or .gemini/settings.json in the project's folder",
             "generic": "your client's MCP configuration",
+            "opencode": os.path.join(
+                os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"),
+                "opencode",
+                "opencode.json",
+            )
+            + ", or opencode.json in the project's folder",
             "vscode": ".vscode/mcp.json in the project's folder",
         }[client]
     yield f"this goes into {place}; where that has other servers, add timeline beside them"
@@ -983,7 +1093,10 @@ def _skill(database: Database, checked: Json, source: str) -> Json | Text:
         raise InvalidArgument(f"--to and --{given[1]} were both given: name one of them")
     with open(path, "rb") as source_file:
         data = source_file.read()
-    return {"installed": [install_skill(folder, data) for folder in _skills_folders(checked)]}
+    folders = _skills_folders(checked)
+    for folder in folders:  # before any is written
+        skill_file_in(folder)
+    return {"installed": [install_skill(folder, data) for folder in folders]}
 
 
 def skill_path() -> str:
@@ -1015,43 +1128,84 @@ def _skills_folders(checked: Json) -> list[str]:
     """The folders of skills to install into."""
     if checked["to"] is not None:
         return [os.path.abspath(checked["to"])]
-    base = os.getcwd() if checked["project"] else os.path.expanduser("~")
-    claude = os.path.join(base, ".claude")
-    if not checked["project"]:
-        claude = os.environ.get("CLAUDE_CONFIG_DIR") or claude
-    folders = {"claude-code": claude, "agents": os.path.join(base, ".agents")}
     client = checked["client"] or "all"
-    return [
-        os.path.join(folder, "skills")
-        for name, folder in folders.items()
-        if client in (name, "all")
-    ]
+    base = os.getcwd() if checked["project"] else _home()
+    folders = {
+        "claude-code": base and os.path.join(base, ".claude"),
+        "agents": base and os.path.join(base, ".agents"),
+    }
+    if not checked["project"]:
+        folders["claude-code"] = os.environ.get("CLAUDE_CONFIG_DIR") or folders["claude-code"]
+    found = []
+    for name, folder in folders.items():
+        if client not in (name, "all"):
+            continue
+        if folder is None:
+            variable = "USERPROFILE" if sys.platform == "win32" else "HOME"
+            raise timeline.Refused(
+                f"the home folder is unknown: set {variable} to its whole path, or name the "
+                "folder of skills with --to"
+            )
+        found.append(os.path.join(folder, "skills"))
+    return found
+
+
+def _home() -> str | None:
+    """The home folder; None if the environment names none, or no whole path."""
+    home = os.path.expanduser("~")
+    # An empty HOME comes back as the root folder.
+    empty = sys.platform != "win32" and os.environ.get("HOME") == ""
+    return None if empty or not os.path.isabs(home) else home
+
+
+def skill_file_in(skills: str) -> tuple[str, bytes | None]:
+    """The path of SKILL.md in a folder of skills, and what it holds: None if there is none, or
+    a link that leads to no file.
+
+    Raises:
+        Refused: something that is no file is in the way.
+    """
+    folder = os.path.join(skills, "timeline")
+    path = os.path.join(folder, "SKILL.md")
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise timeline.Refused(
+            f"{folder} is no folder: move it away and install again", path=folder
+        )
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            return path, file.read()
+    # Opening a FIFO would wait for its writer.
+    if os.path.lexists(path) and not os.path.islink(path):
+        what = "a folder" if os.path.isdir(path) else "no regular file"
+        raise timeline.Refused(f"{path} is {what}: move it away and install again", path=path)
+    return path, None
 
 
 def install_skill(skills: str, data: bytes) -> Json:
     """Make `timeline/SKILL.md` in the folder `skills` hold `data`, and say what was done.
 
     Another file there is kept beside it. A link in its place is kept too, as a link, and what it
-    leads to is never written.
+    leads to is never written. A failure leaves what was there, and no new folder.
 
     Raises:
-        Refused: the folder `timeline` is a link, so the file would land elsewhere.
+        Refused: the folder `timeline` is a link, so the file would land elsewhere; something
+            that is no file is in the way.
     """
-    folder = os.path.join(skills, "timeline")
-    path = os.path.join(folder, "SKILL.md")
-    old = _bytes_of(path)
+    path, old = skill_file_in(skills)
     if old == data:
         return {"path": path, "status": "unchanged"}
+    folder = os.path.dirname(path)
     if os.path.islink(folder):
         raise timeline.Refused(
             f"{folder} is a link to {os.readlink(folder)}, which holds another SKILL.md or none: "
             "bring that one up to date, or remove the link and install again",
             path=folder,
         )
-    os.makedirs(folder, exist_ok=True)
+    missing = _missing_folders(folder)
     temporary = f"{path}.tmp-{os.getpid()}"
     result: Json = {"path": path, "status": "written"}
     try:
+        os.makedirs(folder, exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
@@ -1063,17 +1217,22 @@ def install_skill(skills: str, data: bytes) -> Json:
         for each in (temporary, result.get("kept")):
             if each is not None and os.path.lexists(each):
                 os.remove(each)
+        for each in missing:
+            try:
+                os.rmdir(each)
+            except OSError:  # not made, or in use by now
+                pass
         raise
     return result
 
 
-def _bytes_of(path: str) -> bytes | None:
-    """What a file holds; None if there is none."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
+def _missing_folders(folder: str) -> list[str]:
+    """The folders that must be made for `folder` to be there, the innermost first."""
+    missing = []
+    while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
 
 
 def _keep(path: str, data: bytes | None) -> str:
@@ -1102,6 +1261,7 @@ _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {
     "import": _import,
     "mcp_config": _mcp_config,
     "skill": _skill,
+    "sync": _sync,
     "tree": _tree,
     "where": _where,
 }
@@ -1146,8 +1306,7 @@ def _fail(message: str, data: Mapping[str, Any], code: int) -> int:
 
 
 def _system_message(error: OSError) -> str:
-    where = f" ({error.filename})" if error.filename else ""
-    return f"the system failed: {error.strerror or error}{where}"
+    return f"the system failed: {timeline.system_words(error)}"
 
 
 def leave(code: int) -> None:
@@ -1166,7 +1325,7 @@ def _leave_quietly() -> int:
     """The reader of our output has gone: leave without the interpreter's complaint at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         pass
     return 0
 

@@ -8,11 +8,13 @@ MAP (sections are marked by banners)
    5 mermaid       a flow chart that GitHub and others render
    6 markdown      one path as a transcript to read
    7 html          one page to look, click and search in
+   8 requests      messages in the shape that an API takes
+   9 json          all there is, for `import` and for other programs
 
 HOW A TREE IS DRAWN
   * A view is a whole timeline, or a part of one path: a branch's path or an interval.
-  * Placeholders stand for nothing that is not drawn: only the diagram for draw.io shows them, and
-    only of a whole timeline.
+  * Placeholders stand for nothing that is not drawn: only the diagram for draw.io and json show
+    them, and only of a whole timeline.
   * A summary that conversations go on from is drawn where it hangs, beside what it stands for.
     One that nothing hangs on is an aside under the last node of its interval. In a part of a path
     every summary off the path is such an aside, and those whose interval ends elsewhere are not
@@ -35,12 +37,14 @@ from xml.sax.saxutils import quoteattr
 from timeline import (
     DEPTH,
     FLAGS,
+    FROM,
     HAS_INTENT,
     JOINS,
     KIND_PLACEHOLDER,
     KIND_REAL,
     KIND_SUMMARY,
     LENGTH,
+    LIVE,
     OFFSET,
     PARENT,
     PREFIX,
@@ -49,6 +53,7 @@ from timeline import (
     ROW_BYTES,
     STATUS_NAMES,
     TL,
+    TO,
     Busy,
     InvalidArgument,
     NotFound,
@@ -56,24 +61,30 @@ from timeline import (
     checked_row,
     climb,
     common_ancestor,
+    covered_depths,
     decode_head,
+    dumps,
+    estimate,
     is_ancestor,
     is_purged,
     line_text,
     quoted,
+    summary_chain,
     unit_first,
+    watermark,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
-    from timeline import Database, Row, Rows, Store, Summaries, TimelineState
+    from timeline import Branch, Database, Row, Rows, Store, Summaries, TimelineState
 
+    Json = dict[str, Any]
     T = TypeVar("T")
 
-__all__ = ["Picture", "ascii_tree", "one_line", "picture"]
+__all__ = ["Picture", "as_request", "ascii_tree", "one_line", "picture"]
 
 # ================================================================================================
 # 1. One line
@@ -309,24 +320,28 @@ class View:
                 self.above.append(0)
 
     def _newest_summaries(self, known: Summaries) -> Sequence[int]:
-        """For each place the newest summary whose interval holds it, 0 if none does.
+        """For each place the newest summary whose interval holds it, 0 if none does."""
+        summaries = (known.by_node[node] for node in reversed(known.order))
+        return self.painted((each.node, each.first, each.last) for each in summaries)
 
-        Newest first, each paints what it holds and no other has painted. Painted nodes are passed
-        over in jumps that get longer, so long and overlapping intervals cost next to nothing.
+    def painted(self, intervals: Iterable[tuple[int, int, int]]) -> Sequence[int]:
+        """For each place the number of the first of the (number, first, last) that holds it.
+
+        Each paints what it holds and no other has painted. Painted nodes are passed over in jumps
+        that get longer, so long and overlapping intervals cost next to nothing.
         """
         newest = _zeros(len(self.ids))
         bare = array("I", range(self.tree_end))  # where to look on: itself while it is not painted
-        for node in reversed(known.order):
-            summary = known.by_node[node]
-            place = self.place_of(summary.last)
+        for number, first, last in intervals:
+            place = self.place_of(last)
             while True:
                 while bare[place] != place:
                     bare[place] = bare[bare[place]]
                     place = bare[place]
                 # Of two nodes on one path the upper one has the smaller number.
-                if self.ids[place] < summary.first:
+                if self.ids[place] < first:
                     break
-                newest[place] = node
+                newest[place] = number
                 bare[place] = self.above[place]
         return newest
 
@@ -464,6 +479,8 @@ def picture(
     """
     if format == "markdown" and branch is None and first is None:
         branch = _current_branch(database, tl)
+    if format == "json":
+        return _json_picture(database, tl, branch, first, last)
     view = view_of(database, tl, branch, first, last, placeholders=format == "drawio")
     if format == "drawio":
         return Picture(view, _drawio(view, f"tl{tl}"))
@@ -812,7 +829,9 @@ BOX_STYLES = {
     "message": "fillColor=#dae8fc;strokeColor=#6c8ebf;",
 }
 LAYERS = {
-    "tree": "endArrow=none;strokeColor=#888888;",
+    # From the right of a box to the left of the next, in right angles.
+    "tree": "edgeStyle=orthogonalEdgeStyle;exitX=1;exitY=0.5;entryX=0;entryY=0.5;endArrow=none;"
+    "strokeColor=#888888;",
     "coverage": "dashed=1;endArrow=open;strokeColor=#d6b656;",
     "versions": "endArrow=block;strokeColor=#9673a6;",
     "dependencies": "dashed=1;endArrow=classic;strokeColor=#b85450;",
@@ -2374,3 +2393,552 @@ if (now.n) {
 showMessage();
 })();
 """
+
+
+# ================================================================================================
+# 8. Requests
+#
+# A context as the Messages API of Anthropic or the Chat Completions API of OpenAI takes it. Both
+# refuse a call whose result is not in the very next message, a result without its call, an empty
+# text, a conversation that an assistant begins. What no node says is written as text of its own and
+# counted. Sources: https://docs.anthropic.com/en/api/messages,
+# https://platform.openai.com/docs/api-reference/chat.
+# ================================================================================================
+
+EARLIER = "[earlier messages are not shown]"
+NO_RESULT = "[no result recorded]"
+EMPTY = "[empty message]"
+_TOOL_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
+_THINKING = ("redacted_thinking", "thinking")
+
+
+def as_request(database: Database, messages: Sequence[Json], format: str) -> Json:
+    """`messages` of a context or a budget as `openai` or `anthropic` takes them.
+
+    {"messages": [...], "added_tokens": N}, for anthropic also "system", a text: the system messages
+    before the first other one. `added_tokens` estimates the text that is in no node: the words
+    around summaries, closed calls. Neighbours of one role are one message. Thinking is left out
+    where its signature is missing, for openai always. A call without its result gets an error as
+    its result; a result without its call becomes text.
+
+    Raises:
+        Corrupt: a message cannot be read.
+    """
+    parts = database.again_if_unfit(lambda: _parts_of_nodes(database, messages))
+    request = _Request(database, messages, parts)
+    return request.openai() if format == "openai" else request.anthropic()
+
+
+def _parts_of_nodes(database: Database, messages: Sequence[Json]) -> dict[str, list[Json]]:
+    """The blocks of those messages that have some."""
+    store = database.refresh()
+    found = {}
+    for message in messages:
+        if message["node"] is None or message.get("purged") or "from" in message:
+            continue
+        node = int(message["node"][1:])
+        line = store.node_line(node, store.rows[node])
+        if b',"blocks":[' in line:
+            found[message["node"]] = decode_head(line)["blocks"]
+    return found
+
+
+class _Request:
+    """Turns, each (role, blocks in Anthropic's form), built message by message."""
+
+    def __init__(
+        self, database: Database, messages: Sequence[Json], parts: dict[str, list[Json]]
+    ) -> None:
+        self.database = database
+        self.system: list[str] = []
+        self.turns: list[tuple[str, list[Json]]] = []
+        self.added: list[str] = []
+        self.open: list[str] = []  # calls of the last turn that have no result yet
+        self._used: set[str] = set()  # ids of calls
+        node = next((each["node"] for each in messages if each["node"]), None)
+        tl = 0 if node is None else database.store.rows[int(node[1:])][TL]
+        timelines = database.store.state.timelines
+        self.estimator = timelines[tl].estimator if tl < len(timelines) else "scalar4"
+        for message in messages:
+            self._take(message, parts.get(message["node"] or ""))
+        self._close_calls()
+        self._merge()
+
+    def _merge(self) -> None:
+        """Leave out answers of thoughts alone; neighbours of one role are one turn."""
+        turns: list[tuple[str, list[Json]]] = []
+        for role, blocks in self.turns:
+            if all(block["type"] in _THINKING for block in blocks):
+                continue
+            if turns and turns[-1][0] == role:
+                turns[-1][1].extend(blocks)
+            else:
+                turns.append((role, blocks))
+        self.turns = turns
+
+    def _take(self, message: Json, blocks: list[Json] | None) -> None:
+        role, text = message["role"], message["text"]
+        if role == "assistant":
+            self._close_calls()
+        if "from" in message:
+            words = f"[Summary of {message['from']}..{message['to']}, earlier conversation] "
+            self._say("user", text, words)
+        elif role == "system" and not self.turns:
+            self.system.append(text)
+        elif blocks is not None:
+            self._take_blocks(role, blocks, text)
+        elif role == "tool":
+            self._say("user", text, "[tool result] ")
+        elif role == "assistant":
+            if not _is_blank(text):
+                self._add("assistant", {"type": "text", "text": text})
+        else:
+            words = {"system": "[system] ", "summary": "[Summary] "}.get(role, "")
+            self._say("user", text, words)
+
+    def _say(self, role: str, text: str, words: str = "") -> None:
+        """A text, with words that no node says before it."""
+        if _is_blank(text) and not words:
+            text, words = "", EMPTY
+        self._note(words)
+        self._add(role, {"type": "text", "text": words + text})
+
+    def _note(self, words: str) -> None:
+        if words:
+            self.added.append(words)
+
+    def _add(self, role: str, block: Json) -> None:
+        """One block at the end."""
+        if role == "assistant" and self.turns and self.turns[-1][0] == "user":
+            self._close_calls()  # what was not answered by now belongs to the turn that ends here
+        if role == "assistant" and not self.turns:
+            self._note(EARLIER)
+            self.turns.append(("user", [{"type": "text", "text": EARLIER}]))
+        if not self.turns or self.turns[-1][0] != role:
+            self.turns.append((role, []))
+        self.turns[-1][1].append(block)
+
+    def _close_calls(self) -> None:
+        for call in self.open:
+            self._note(NO_RESULT)
+            self._result({"tool_use_id": call, "content": NO_RESULT, "is_error": True})
+        self.open = []
+
+    def _result(self, block: Json) -> None:
+        if self.turns[-1][0] != "user":
+            self.turns.append(("user", []))
+        self.turns[-1][1].append({"type": "tool_result", **block})
+
+    def _take_blocks(self, role: str, blocks: list[Json], text: str) -> None:
+        speaker = "assistant" if role == "assistant" else "user"
+        words = "[system] " if role == "system" else ""
+        said = len(self.turns), len(self.turns[-1][1]) if self.turns else 0
+        for block in blocks:
+            kind = block.get("type")
+            if kind == "tool_result":
+                self._take_result(block)
+            elif kind == "tool_use" and isinstance(block.get("name"), str):
+                self._take_call(block)
+            elif kind in _THINKING:
+                if role == "assistant" and (block.get("signature") or kind != "thinking"):
+                    self._add("assistant", block)
+            elif kind == "text":
+                if not _is_blank(block.get("text")):
+                    self._note(words)
+                    self._add(speaker, {"type": "text", "text": words + str(block["text"])})
+                    words = ""
+            else:
+                self._add(speaker, self._other(block, pictures=speaker == "user"))
+        if role != "assistant" and said == (
+            len(self.turns),
+            len(self.turns[-1][1]) if self.turns else 0,
+        ):
+            self._say("user", text, words)
+
+    def _take_call(self, block: Json) -> None:
+        call = self._tool_id(block.get("id"))
+        if call in self._used:
+            self._say("assistant", f"[call {block['name']}]")
+            return
+        self._used.add(call)
+        given = block.get("input")
+        self._add(
+            "assistant",
+            {
+                "type": "tool_use",
+                "id": call,
+                "name": block["name"],
+                "input": given if isinstance(given, dict) else {"value": given},
+            },
+        )
+        self.open.append(call)
+
+    def _take_result(self, block: Json) -> None:
+        call = self._tool_id(block.get("tool_use_id"))
+        if call not in self.open:
+            self._note("[tool result] ")
+            text = "[tool result] " + _text_of(block.get("content"))
+            self._add("user", {"type": "text", "text": text})
+            return
+        self.open.remove(call)
+        result: Json = {"tool_use_id": call}
+        content = block.get("content")
+        if isinstance(content, list):
+            content = [
+                each
+                for each in map(self._inner, content)
+                if each["type"] != "text" or not _is_blank(each["text"])
+            ]
+        if not _is_blank(content):
+            result["content"] = content if isinstance(content, (str, list)) else _text_of(content)
+        if block.get("is_error") is True:
+            result["is_error"] = True
+        self._result(result)
+
+    def _inner(self, block: object) -> Json:
+        """A block inside a result: a text or a picture."""
+        if isinstance(block, dict) and block.get("type") == "text":
+            return {"type": "text", "text": str(block.get("text", ""))}
+        return self._other(block)
+
+    def _other(self, block: object, pictures: bool = True) -> Json:
+        """A picture or a document, if its bytes are there and it may be one; else what it is, as
+        text."""
+        kind = block.get("type") if isinstance(block, dict) else None
+        if isinstance(block, dict) and kind in ("image", "document") and pictures:
+            source = block.get("source")
+            source = source if isinstance(source, dict) else {}
+            if source.get("type") in ("url", "file", "text"):
+                return {"type": kind, "source": source}
+            data = self.database.kept_bytes(str(source.get("sha256", "")))
+            if data is not None:
+                from base64 import b64encode
+
+                encoded = b64encode(data).decode("ascii")
+                media = source.get("media_type")
+                return {
+                    "type": kind,
+                    "source": {"type": "base64", "media_type": media, "data": encoded},
+                }
+            size = f", {source['bytes']} bytes" if "bytes" in source else ""
+            words = f"[{kind} {source.get('media_type', 'unknown type')}{size}, not kept]"
+        else:
+            words = f"[{kind}]" if isinstance(kind, str) else "[unknown block]"
+        self._note(words)
+        return {"type": "text", "text": words}
+
+    def _tool_id(self, value: object) -> str:
+        """An id as both APIs take it."""
+        text = value if isinstance(value, str) else repr(value)
+        if _TOOL_ID.fullmatch(text):
+            return text
+        from hashlib import sha256
+
+        return "call_" + sha256(text.encode("utf-8", "replace")).hexdigest()[:24]
+
+    # ---- the two forms ---------------------------------------------------------------------
+
+    def _added_tokens(self) -> int:
+        return sum(estimate(words, self.estimator) for words in self.added)
+
+    def anthropic(self) -> Json:
+        messages = []
+        for role, blocks in self.turns:
+            # A turn that answers calls begins with its results.
+            ordered = sorted(blocks, key=lambda block: block["type"] != "tool_result")
+            plain = len(ordered) == 1 and ordered[0]["type"] == "text"
+            messages.append({"role": role, "content": ordered[0]["text"] if plain else ordered})
+        shown: Json = {"messages": messages, "added_tokens": self._added_tokens()}
+        system = [text for text in self.system if not _is_blank(text)]
+        if system:
+            shown["system"] = "\n\n".join(system)
+        return shown
+
+    def openai(self) -> Json:
+        self.turns = [
+            (role, [block for block in blocks if block["type"] not in _THINKING])
+            for role, blocks in self.turns
+        ]
+        self._merge()
+        messages: list[Json] = [
+            {"role": "system", "content": text} for text in self.system if not _is_blank(text)
+        ]
+        for role, blocks in self.turns:
+            if role == "assistant":
+                messages.append(_openai_answer(blocks))
+                continue
+            messages += [
+                {
+                    "role": "tool",
+                    "tool_call_id": block["tool_use_id"],
+                    "content": _text_of(block.get("content")),
+                }
+                for block in blocks
+                if block["type"] == "tool_result"
+            ]
+            rest = [block for block in blocks if block["type"] != "tool_result"]
+            if rest:
+                messages.append({"role": "user", "content": _openai_content(rest)})
+        return {"messages": messages, "added_tokens": self._added_tokens()}
+
+
+def _is_blank(text: object) -> bool:
+    """Whether an API would call the text empty."""
+    return not text or (isinstance(text, str) and text.isspace())
+
+
+def _text_of(content: object) -> str:
+    """A result's content as one text."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [] if content is None else [content]
+    return "\n\n".join(
+        str(each["text"])
+        if isinstance(each, dict) and "text" in each
+        else f"[{each['type']}]"
+        if isinstance(each, dict) and isinstance(each.get("type"), str)
+        else json.dumps(each, ensure_ascii=False)
+        for each in parts
+    )
+
+
+def _openai_answer(blocks: list[Json]) -> Json:
+    text = "\n\n".join(block["text"] for block in blocks if block["type"] == "text")
+    message: Json = {"role": "assistant", "content": text or None}
+    calls = [
+        {
+            "id": block["id"],
+            "type": "function",
+            "function": {
+                "name": block["name"],
+                "arguments": json.dumps(block["input"], ensure_ascii=False, separators=(",", ":")),
+            },
+        }
+        for block in blocks
+        if block["type"] == "tool_use"
+    ]
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _openai_content(blocks: list[Json]) -> object:
+    """A text, or parts where there is a picture."""
+    if all(block["type"] == "text" for block in blocks):
+        return "\n\n".join(block["text"] for block in blocks)
+    parts: list[Json] = []
+    for block in blocks:
+        source = block.get("source", {})
+        if block["type"] == "text":
+            parts.append({"type": "text", "text": block["text"]})
+        elif block["type"] == "image" and source.get("type") in ("base64", "url"):
+            url = source.get("url") or f"data:{source['media_type']};base64,{source['data']}"
+            parts.append({"type": "image_url", "image_url": {"url": url}})
+        else:
+            parts.append({"type": "text", "text": f"[{block['type']}]"})
+    return parts
+
+
+# ================================================================================================
+# 9. json
+#
+# One document, a node a line, so that a line comparison shows what changed. `timeline_import`
+# reads it back: whatever it needs to make the same tree is in here, and nothing else of the log
+# (no idempotency keys, no audit).
+# ================================================================================================
+
+
+def _json_picture(
+    database: Database, tl: int, branch: str | None, first: int | None, last: int | None
+) -> Picture:
+    def laid_out() -> _Document:
+        store = database.refresh()
+        interval = _interval(store, tl, branch, first, last)
+        return _Document(database, store, tl, View(database, tl, interval, True), interval)
+
+    document: _Document = database.again_if_unfit(laid_out)
+    made = Picture(document.view, document.pieces())
+    made.nodes = len(document.places)
+    return made
+
+
+class _Document:
+    """What a document says beside the lines of the nodes, taken at one moment.
+
+    `places` are those of the view, ascending by node. In a part of a path only summaries whose
+    whole interval is in view come along.
+    """
+
+    __slots__ = ("branches", "head", "held", "part", "places", "sealed", "view")
+
+    def __init__(
+        self, database: Database, store: Store, tl: int, view: View, part: tuple[int, int] | None
+    ) -> None:
+        timeline = store.state.timelines[tl]
+        self.view = view
+        self.part = part
+        whole = range(1, view.tree_end)
+        asides = [
+            place
+            for place in range(view.tree_end, len(view.ids))
+            if view.place_of(view.summaries[view.ids[place]].first)
+        ]
+        self.places = sorted([*whole, *asides], key=view.ids.__getitem__) if asides else whole
+        self.held = {node for node, seq in timeline.pins.items() if seq < timeline.last_summary}
+        self.sealed = self._sealed(store, timeline)
+        shown = [*timeline.in_order(), *timeline.ended]
+        if part is not None:
+            shown = [each for each in timeline.in_order() if self._is_shown(each)]
+        numbers = {each.number for each in shown}
+        self.branches = self._branch_rows(timeline, shown)
+        self.head = {
+            "timeline_json": 1,
+            "log_id": store.header.log_id,
+            "timeline": {
+                "timeline_id": f"tl{tl}",
+                "title": timeline.title,
+                "titled": bool(timeline.titled),
+                "estimator": timeline.estimator,
+                "current_branch": timeline.current,
+                "created_at": timeline.created_at,
+                "source": timeline.source,
+                "sessions": self._sessions(timeline, numbers),
+            },
+        }
+        if part is not None:
+            self.head["part"] = self._part_row(store, *part)
+
+    def _part_row(self, store: Store, first: int, last: int) -> Json:
+        """The ends of the part, and what the node above it is known by."""
+        above = store.rows[first][PARENT] if first else 0
+        record = store.head(above, store.rows[above]) if above else {}
+        ends = {"from": f"n{first}", "to": f"n{last}", "above": f"n{above}"}
+        return {**ends, "above_ids": record.get("ids", [])}
+
+    def _is_shown(self, branch: Branch) -> bool:
+        assert self.part is not None
+        return bool(self.view.place_of(branch.head)) or self.part[1] == branch.head == 0
+
+    @staticmethod
+    def _sessions(timeline: TimelineState, numbers: set[int]) -> list[Json]:
+        # Those of other documents are only of use to the database that read them.
+        return [
+            {"session": session, "branch": number, "node": f"n{node}"}
+            for session, (number, node) in timeline.sessions.items()
+            if number in numbers and not session.startswith("timeline-json\0")
+        ]
+
+    def _sealed(self, store: Store, timeline: TimelineState) -> bytearray:
+        """For each place whether all from the root to it is covered or a held pin."""
+        view, rows = self.view, store.rows
+        sealed = bytearray(len(view.ids))
+        chains = [
+            [(row[FROM], row[TO]) for _, row in summary_chain(rows, newest)]
+            for newest in (timeline.real, timeline.placeholder)
+        ]
+        if self.part is not None:
+            last = self.part[1]
+            covered = covered_depths(rows, last, [*chains[0], *chains[1]])
+            depth = rows[watermark(rows, timeline, last, covered)][DEPTH]
+            for place in range(1, len(view.ids)):
+                # A summary off the path is sealed where what it hangs on is.
+                row = rows[view.ids[place]]
+                sealed[place] = row[DEPTH] - (place >= view.tree_end) <= depth
+            return sealed
+        covering = view.painted((1, *each) for chain in chains for each in chain)
+        sealed[0] = 1
+        for place in range(1, view.tree_end):
+            if sealed[view.above[place]]:
+                sealed[place] = bool(
+                    covering[place]
+                    or view.flags[place] & KIND_SUMMARY
+                    or view.ids[place] in self.held
+                )
+        return sealed
+
+    def _branch_rows(self, timeline: TimelineState, shown: list[Branch]) -> list[Json]:
+        """Living branches, oldest first, then the others in the order they ended."""
+        tops: dict[int, list[int]] = {}
+        for top, head in timeline.segments:
+            tops.setdefault(head, []).append(top)
+        rows = []
+        for branch in reversed(shown):
+            live = branch.status == LIVE
+            parent = timeline.live_branch(branch.parent)
+            row: Json = {
+                "name": branch.name,
+                "head": f"n{branch.head}",
+                "fork_node": None if branch.fork_node is None else f"n{branch.fork_node}",
+                "parent": None if parent is None else parent.name,
+                "created_at": branch.created_at,
+                "status": STATUS_NAMES[branch.status],
+                "current": live and branch.name == timeline.current,
+                "number": branch.number,
+                "of": branch.parent,
+            }
+            if branch.imported:
+                row["imported"] = True
+            if STATUS_NAMES[branch.status] == "archived" and tops.get(branch.head):
+                # Of several that ended there, the last one took the nodes with it: they were not
+                # its own while another ended there.
+                row["archived_from"] = f"n{tops[branch.head].pop()}"
+            rows.append(row)
+        rows.reverse()
+        return rows
+
+    def pieces(self) -> Iterator[str]:
+        view, places = self.view, self.places
+        yield dumps(self.head)[:-1] + ',\n"nodes":['
+        for start in range(0, len(places), NODES_READ):
+            part = places[start : start + NODES_READ]
+            rows = view.read(part, self._node_row)
+            for place in part:
+                yield ("\n" if place == places[0] else ",\n") + rows[place]
+        lines = ",\n".join(map(dumps, self.branches))
+        yield f'\n],\n"branches":[\n{lines}\n]}}\n'
+
+    def _node_row(self, place: int, line: bytes) -> str:
+        view = self.view
+        node, flags, marks = view.ids[place], view.flags[place], view.marks[place]
+        record = decode_head(line)
+        row: Json = {
+            "node": f"n{node}",
+            "parent": f"n{view.parents[place]}",
+            "role": ROLES[flags & ROLE_MASK],
+            "tokens": record["tokens"],
+            "created_at": record["ts"],
+            "via": record["via"],
+            "zone": "archive" if marks & ARCHIVED else "hot",
+            "pinned": bool(marks & PINNED),
+            "excluded": bool(marks & EXCLUDED),
+            "sealed": bool(self.sealed[place]),
+        }
+        if marks & PINNED and node in self.held:
+            row["held"] = True
+        if record.get("joins"):
+            row["joins"] = True
+        if flags & KIND_SUMMARY:
+            row["summary"] = self._summary_row(node, flags, record)
+        for name in ("intent", "source", "ids", "blocks"):
+            if name in record:
+                row[name] = record[name]
+        if record.get("purged") or is_purged(line):
+            row["purged"] = True
+        row["text"] = line_text(line)
+        return dumps(row)
+
+    def _summary_row(self, node: int, flags: int, record: Json) -> Json:
+        row: Json = {"from": f"n{record['from']}", "to": f"n{record['to']}"}
+        if flags & KIND_PLACEHOLDER:
+            return {**row, "kind": "placeholder"}
+        view, summary = self.view, self.view.summaries[node]
+        older, newer = summary.supersedes, view.successor.get(node)
+        return {
+            **row,
+            "kind": "real",
+            "version": summary.version,
+            "supersedes": None if older is None else f"n{older}",
+            "superseded_by": None if newer is None else f"n{newer}",
+            "derived_from": [f"n{each}" for each in summary.derived_from],
+            "stale": node in view.stale,
+        }

@@ -8,23 +8,36 @@ MAP (sections are marked by banners)
    5 links         missing parents, cycles, the order in which nodes are made
    6 claude-code   session files of Claude Code
    7 messages      our own simple form, one JSON object a line
-   8 formats       the one table of readers; a format is told by its content
-   9 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
-  10 names         names of branches
-  11 database      which timeline, which branch, what is written
-  12 files         files, folders, ZIPs; `import_paths`
-  13 demo          a conversation to try things with
+   8 lines         what readers by line share
+   9 codex         rollouts of Codex
+  10 pi            sessions of pi
+  11 gemini        sessions and chats of Gemini
+  12 documents     bytes in, JSON values out, where a file is one document
+  13 chatgpt       export of ChatGPT
+  14 claude-ai     export of Claude.ai
+  15 opencode      sessions of OpenCode
+  16 arrays        messages as the APIs of OpenAI and Anthropic take them
+  17 timeline-json documents that `tl export` wrote
+  18 formats       the one table of readers; a format is told by its content
+  19 layout        the client's own chain -> our tree: results, compactions, copies, the active leaf
+  20 names         names of branches
+  21 database      which timeline, which branch, what is written
+  22 planting      the same for those of section 17, which are trees already
+  23 files         files, folders, ZIPs; `import_paths`, `sync`
+  24 disk          OpenCode's database and its folder of small files, turned into its export
+  25 demo          a conversation to try things with
 
-Sections 2 to 10 are pure: a reader gets a binary stream that somebody else opened, and a layout
-gets the ground it stands on. Section 11 writes through the engine, section 12 opens files, for
-reading only.
+Sections 2 to 20 are pure: a reader gets a binary stream that somebody else opened, and a layout
+gets the ground it stands on. Sections 21 and 22 write through the engine, sections 23 and 24 open
+files, for reading only.
 
 WHO WAITS FOR WHOM
   The database is locked only while a file's new messages are written. Unpacking, splitting into
   lines and decoding happen before (`Format.read`, all of a file), comparing the messages that are
   known already happens after. So a file that holds nothing new, however large, keeps other
-  writers waiting only while its ids are looked up (in `messages`, where ids may clash, also while
-  those that are found are compared). What is kept in between is where each message stands, not
+  writers waiting only while its ids are looked up (in `messages` and plain arrays, where ids may
+  clash, also while those that are found are compared). Of a file with many conversations, some are
+  read, then written, then the next. What is kept in between is where each message stands, not
   what it says: that is read again, message by message, as it is written.
 
 HOW A CONVERSATION BECOMES A TREE
@@ -42,7 +55,8 @@ HOW A CONVERSATION BECOMES A TREE
 
 COUNTS
   records = added + folded + known + changed + hidden + skipped + sidechain + bad + pending, where
-  a record is a line that is not blank (or one of several objects glued on one line).
+  a record is a line that is not blank (or one of several objects glued on one line), a node of a
+  `mapping`, or a message of an array.
 """
 
 from __future__ import annotations
@@ -50,12 +64,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 
 import timeline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import Any, BinaryIO
 
     from timeline import Branch, Database, Importing, TimelineState
@@ -90,6 +105,11 @@ BRANCH_CHARS = 40  # of a name made from a text or a title
 # Of one line. An API takes requests of 32 MB at most, and a client may write what a tool returned
 # twice; a longer line is no message, and decoding it would take gigabytes of memory.
 LINE_BYTES_MAX = 64 << 20
+# Of one conversation of an export; a larger one is damage, such as a bracket never closed.
+CONVERSATION_BYTES_MAX = 256 << 20
+WINDOW_BYTES = 1 << 20  # read at once of a file of JSON documents
+RESYNC_FAILS = 50  # places behind damage from which nothing can be read, before giving up
+CONVERSATIONS_AT_ONCE = 64  # read before any of them is written
 # Unpacked, of one ZIP member: more than sessions have; without a limit a small file fills the disk.
 MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
@@ -330,11 +350,13 @@ LOST = -2  # a parent that nobody knows
 
 
 class Piece:
-    """Where one record of a message stands: line, byte offset of the line, object on that line."""
+    """Where one record of a message stands: line, byte offset of the line, object on that line;
+    `part`: which one it is of a list that the object holds."""
 
-    __slots__ = ("id", "index", "line", "offset")
+    __slots__ = ("id", "index", "line", "offset", "part")
 
-    def __init__(self, id: str, found: Found) -> None:
+    def __init__(self, id: str, found: Found, part: int | None = None) -> None:
+        self.part = part
         self.id = id
         self.line = found.line
         self.offset = found.offset
@@ -342,12 +364,16 @@ class Piece:
 
 
 class Compaction:
-    """What a client said about a summary: how it was started and which entries it kept in view."""
+    """What a client said about a summary: how it was started and which entries it kept in view.
 
-    __slots__ = ("kept", "trigger")
+    `copied_only`: what hangs on a kept entry means the original, not the copy behind the summary.
+    """
+
+    __slots__ = ("copied_only", "kept", "trigger")
 
     def __init__(self, trigger: str | None) -> None:
         self.trigger = trigger
+        self.copied_only = False
         self.kept: list[int] = []  # indices of entries
 
 
@@ -357,12 +383,14 @@ class Entry:
     `parent` is an index of the same transcript, ROOT or LOST, and after `settle` no longer LOST:
     then `gap` says what was wrong. `wanted` is the native id of a parent that is in no line of the
     file. `node` is the node that carries this message already, `outside` the node of `wanted`;
-    `away`: it is known, but in another timeline.
+    `away`: it is known, but in another timeline. `native`: the id that the client wrote, where the
+    one it is known by says more. `also`: what else it is to be known by. `cwd` and `usage` (where
+    it stands) are set where its own records do not tell them.
     """
 
     __slots__ = (
-        "away", "calls", "compaction", "error", "gap", "kind", "node", "outside", "parent",
-        "pieces", "results", "role", "wanted",
+        "also", "away", "calls", "compaction", "cwd", "error", "gap", "kind", "native", "node",
+        "outside", "parent", "pieces", "results", "role", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(self, role: str, piece: Piece) -> None:
@@ -379,6 +407,10 @@ class Entry:
         self.node: int | None = None
         self.outside: int | None = None
         self.away = False
+        self.native: str | None = None
+        self.also: str | None = None
+        self.cwd: str | None = None
+        self.usage: Piece | None = None
 
     @property
     def id(self) -> str:
@@ -392,12 +424,13 @@ class Entry:
 class Counts:
     """Where each record went; `hidden`, `skipped` and `known` by reason."""
 
-    __slots__ = ("bad", "changed", "hidden", "known", "records", "sidechain", "skipped")
+    __slots__ = ("bad", "changed", "hidden", "known", "pending", "records", "sidechain", "skipped")
 
     def __init__(self) -> None:
         self.records = 0
         self.bad = 0
         self.changed = 0
+        self.pending = 0
         self.sidechain = 0
         self.hidden: dict[str, int] = {}
         self.known: dict[str, int] = {}
@@ -470,18 +503,24 @@ class Transcript:
 
     `unique`: its ids are different from those of every other conversation, so they alone tell
     where it belongs. `read` gives the content of an entry. `active` is the index of the entry at
-    which the client would go on, None if there are none.
+    which the client would go on, None if there are none; `undone`: exactly there, since the client
+    took back what hangs below. `space`: which formats share ids. `unit`: what `line` of an entry
+    counts. `part` tells conversations of one file apart that have no session.
     """
 
     __slots__ = (
-        "active", "counts", "cwd", "entries", "format", "notes", "read", "session", "time", "title",
-        "unique",
+        "active", "counts", "cwd", "entries", "format", "notes", "part", "read", "session",
+        "space", "time", "title", "undone", "unique", "unit",
     )  # fmt: skip
 
     def __init__(self, format: str, unique: bool, read: Callable[[Entry], Content]) -> None:
         self.format = format
         self.unique = unique
         self.read = read
+        self.space = format
+        self.unit = "line"
+        self.part = 0
+        self.undone = False
         self.session: str | None = None
         self.title: str | None = None
         self.cwd: str | None = None
@@ -493,7 +532,11 @@ class Transcript:
 
     def identity(self, native: str) -> str:
         """What the database knows the message with this native id by."""
-        return f"{self.format}\0{native}"
+        return f"{self.space}\0{native}"
+
+    def at(self, entry: Entry) -> str:
+        """Where the entry stands, for people."""
+        return f"{self.unit} {entry.line}"
 
     def note_gaps(self) -> None:
         """Warn of each entry that was hung on the one before it."""
@@ -502,7 +545,7 @@ class Transcript:
                 where = (
                     "it begins a line" if entry.parent == ROOT else "hung on the message before it"
                 )
-                self.notes.add(entry.gap, f"line {entry.line}: {entry.gap}; {where}")
+                self.notes.add(entry.gap, f"{self.at(entry)}: {entry.gap}; {where}")
 
 
 # ================================================================================================
@@ -642,34 +685,36 @@ class Renderer:
         data = source.get("data")
         media = source.get("media_type")
         media = media if isinstance(media, str) else "unknown type"
+        title = block.get("title")
+        label = f"{kind} {title:.200}" if isinstance(title, str) and title else kind
         if source.get("type") == "text" and isinstance(data, str):
+            if label != kind:
+                self.shown.append(f"[{label}]")
             self._say(data)
             return block
         raw = _from_base64(data) if isinstance(data, str) else None
         if raw is None:
             where = source.get("url") or source.get("file_id") or "no content"
-            self.shown.append(f"[{kind} {where!s:.500}]")
-            self.content.image_tokens += IMAGE_TOKENS
+            self.shown.append(f"[{label}]" if label != kind else f"[{kind} {where!s:.500}]")
+            self.content.image_tokens += _image_tokens((block.get("width"), block.get("height")))
             return (
                 block if not isinstance(data, str) else {**block, "source": {"type": "unreadable"}}
             )
-        return {**block, "source": self._place(kind, media, raw)}
+        return {**block, "source": self._place(label, media, raw)}
 
-    def _place(self, kind: str, media: str, raw: bytes) -> Json:
+    def _place(self, label: str, media: str, raw: bytes) -> Json:
         digest = sha256(raw)
         place: Json = {"type": "sha256", "media_type": media, "bytes": len(raw), "sha256": digest}
         size = image_size(raw)
         if size is not None:
             place["width"], place["height"] = size
-            tokens = -(-size[0] * size[1] // IMAGE_PIXELS_A_TOKEN)
-        else:
-            tokens = IMAGE_TOKENS
-        self.content.image_tokens += tokens
+        self.content.image_tokens += _image_tokens(size)
         self.content.files.append(raw)
-        self.shown.append(f"[{kind} {media}, {len(raw)} bytes, sha256 {digest}]")
+        self.shown.append(f"[{label} {media}, {len(raw)} bytes, sha256 {digest}]")
         return place
 
     _KINDS: dict[str, Callable[[Renderer, Json], Json]] = {  # noqa: RUF012
+        "audio": _binary,
         "document": _binary,
         "image": _binary,
         "redacted_thinking": _thinking,
@@ -687,6 +732,16 @@ def _from_base64(data: str) -> bytes | None:
         return binascii.a2b_base64(data)
     except (ValueError, binascii.Error):
         return None
+
+
+def _image_tokens(size: tuple[object, object] | None) -> int:
+    """Tokens of an image `size` pixels wide and high; of one that is no size, the rule's."""
+    width, height = size or (None, None)
+    for side in (width, height):
+        if type(side) is not int or not 0 < side <= IMAGE_SIDE_MAX:
+            return IMAGE_TOKENS
+    assert isinstance(width, int) and isinstance(height, int)
+    return -(-width * height // IMAGE_PIXELS_A_TOKEN)
 
 
 def image_size(raw: bytes) -> tuple[int, int] | None:
@@ -1413,54 +1468,3569 @@ def read_messages(stream: BinaryIO) -> list[Draft]:
 
 
 # ================================================================================================
-# 8. Formats
+# 8. Reading line by line
+#
+# What the readers below share: they take one record after the other.
+# ================================================================================================
+
+_HANDOFF = re.compile(r"\s*<timeline-handoff>.*</timeline-handoff>\s*", re.DOTALL)
+_DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w=.+-]+)*;base64,", re.ASCII)
+
+
+class _Records:
+    """A file of records in the making of its transcript."""
+
+    __slots__ = ("_begin", "_kept", "_kept_at", "_kept_bytes", "lines", "out")
+
+    def __init__(self, format: str, lines: Lines) -> None:
+        self.lines = lines
+        self.out = Transcript(format, True, self.content)
+        self._begin = ""  # what the first record says, hashed
+        self._kept: Json = {}
+        self._kept_at: tuple[int, int] | None = None
+        self._kept_bytes = 0
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        raise NotImplementedError
+
+    def open(self, found: Found) -> Json | None:
+        """Count one record and return it; None if it cannot be read."""
+        counts, notes = self.out.counts, self.out.notes
+        counts.records += 1
+        if found.value is None:
+            counts.bad += 1
+            words = "is torn" if found.torn else "cannot be read"
+            notes.add("unparseable line", f"line {found.line}: {words}")
+        elif found.mended and "lone surrogate" not in notes.kinds:
+            notes.add("lone surrogate", f"line {found.line}: half a character, now U+FFFD")
+        if not self._begin and found.value is not None:
+            self._begin = f"file {_fingerprint(found.value)}"
+        return found.value
+
+    @property
+    def scope(self) -> str:
+        """The session, or what stands for it where its name is lost."""
+        return self.out.session or self._begin
+
+    def skip(self, reason: str) -> None:
+        """Count a record that only carries state."""
+        _count(self.out.counts.skipped, reason[:ID_CHARS_MAX])
+
+    def spoil(self, found: Found, words: str) -> None:
+        """Count a record that should hold a message, and holds none."""
+        self.out.counts.bad += 1
+        self.out.notes.add("no message", f"line {found.line}: {words}")
+
+    def note_changed(self, found: Found, first: Entry) -> None:
+        """Count a message that is in the file already, with other content."""
+        self.out.counts.changed += 1
+        self.out.notes.add(
+            "changed",
+            f"line {found.line}: the message of line {first.line} again, changed; the first stays",
+        )
+
+    def at(self, piece: Piece) -> Json:
+        """The record of `piece`, read again; many parts of one record are read once."""
+        place = piece.offset, piece.index
+        if place != self._kept_at:
+            before = self.lines.reread_bytes
+            self._kept, self._kept_at = self.lines.at(*place), place
+            self._kept_bytes = self.lines.reread_bytes - before
+        return self._kept
+
+    def close(self, entry: Entry, renderer: Renderer) -> Content:
+        """What was rendered of `entry`, with its size."""
+        content = renderer.finish()
+        if entry.pieces[0].part is None and len(entry.pieces) == 1:
+            content.size = self._kept_bytes
+        elif content.blocks is not None:
+            content.size = len(compact_json(content.blocks).encode())
+        return content
+
+
+def _inner_json(text: object) -> object:
+    """The value that a string holds as JSON; None if it holds none."""
+    if not isinstance(text, str) or text[:1] not in ("{", "["):
+        return None
+    try:
+        value, end = _scan(text, 0)
+    except (ValueError, RecursionError):
+        return None
+    if _after_space(text, end) != len(text) or _is_too_deep(value):
+        return None
+    return _mended({"": value})[0][""] if _SURROGATE_ESCAPE.search(text) else value
+
+
+def image_block(url: object) -> Json:
+    """A block for a picture that a URL names or, as `data:`, holds."""
+    url = url.get("url") if isinstance(url, dict) else url
+    match = _DATA_URL.match(url) if isinstance(url, str) else None
+    source = {"type": "url", "url": url}
+    if match is not None and isinstance(url, str):
+        source = {"type": "base64", "media_type": match[1], "data": url[match.end() :]}
+    return {"type": "image", "source": source}
+
+
+def _keep_usage(content: Content, usage: object) -> None:
+    if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+        content.usage = usage
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _fingerprint(value: object) -> str:
+    return sha256(compact_json(value).encode())[:16]
+
+
+# ================================================================================================
+# 9. Codex
+#
+# One rollout file: messages stand in order, so that each hangs on the one before it. Nothing has
+# an id: a message is known by the turn it is of, its number there and its content, which a fork
+# repeats. Going back is an event that drops user turns from the path.
+# ================================================================================================
+
+_CODEX_TYPES = frozenset(
+    (
+        "session_meta", "turn_context", "response_item", "event_msg", "compacted", "world_state",
+        "token_usage_record", "inter_agent_communication", "inter_agent_communication_metadata",
+        "retained_context", "security_risk_score", "realtime_item",
+    )
+)  # fmt: skip
+_CODEX_CALLS = {  # type of an item -> its field with what the tool is given
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "local_shell_call": "action",
+    "tool_search_call": "arguments",
+}
+_CODEX_DONE = {  # calls that the server answers itself
+    "web_search_call": ("web_search", "action"),
+    "image_generation_call": ("image_generation", "revised_prompt"),
+}
+_CODEX_RESULTS = (
+    "function_call_output", "custom_tool_call_output", "local_shell_call_output",
+    "tool_search_output",
+)  # fmt: skip
+_CODEX_ITEMS = ("message", "reasoning", *_CODEX_CALLS, *_CODEX_DONE, *_CODEX_RESULTS)
+_CODEX_PARTS = ("input_text", "input_image", "output_text")
+_CODEX_UNSTEADY = ("id", "status", "phase", "metadata")  # may be gone in a fork
+_CODEX_TAG = re.compile(
+    r"\s*<(environment_context|user_instructions|permissions instructions|turn_aborted"
+    r"|timeline-handoff)>.*</\1>\s*",
+    re.DOTALL,
+)
+_CODEX_AGENTS = re.compile(r"\s*# AGENTS\.md instructions( for [^\n]*)?\s*(\n.*)?", re.DOTALL)
+_NEAR_MAX = 8  # messages between an item and the event that repeats it
+_OPAQUE = "[the client keeps this summary encrypted]"
+
+
+def is_codex_record(record: Json) -> bool:
+    """Whether this looks like a line of a rollout, in its form of today or of 2025."""
+    kind = record.get("type")
+    if isinstance(record.get("payload"), dict):
+        return isinstance(kind, str) and kind in _CODEX_TYPES
+    return _codex_item(record)[0] in ("state", "header", "response_item")
+
+
+def _codex_item(record: Json) -> tuple[str, Json]:
+    """What a record is, and what it says."""
+    kind, payload = record.get("type"), record.get("payload")
+    if isinstance(kind, str) and ("payload" in record or kind in _CODEX_TYPES):
+        return kind, payload if isinstance(payload, dict) else {}
+    if record.get("record_type") == "state":
+        return "state", record
+    if kind == "message":
+        parts = record.get("content") if isinstance(record.get("role"), str) else None
+        kinds = (
+            [part.get("type") for part in parts if isinstance(part, dict)]
+            if isinstance(parts, list)
+            else []
+        )
+        bare = any(isinstance(kind, str) and kind in _CODEX_PARTS for kind in kinds)
+        return "response_item" if bare else "unknown", record
+    if isinstance(kind, str) and (
+        ((kind in _CODEX_CALLS or kind in _CODEX_RESULTS) and "call_id" in record)
+        or kind in _CODEX_DONE
+        or (kind == "reasoning" and isinstance(record.get("summary"), list))
+    ):  # fmt: skip
+        return "response_item", record
+    if kind is None and "timestamp" in record and "instructions" in record and "id" in record:
+        return "header", record
+    return "unknown", record
+
+
+def _codex_texts(content: object) -> list[str]:
+    """The texts of a message's content; its pictures are left out."""
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _codex_scaffolding(content: object) -> str | None:
+    """What kind of scaffolding a user message is; None if somebody said something in it."""
+    texts = _codex_texts(content)
+    if not texts or (isinstance(content, list) and len(texts) != len(content)):
+        return None
+    name = None
+    for text in texts:
+        match = _CODEX_TAG.fullmatch(text)
+        if match is None and not _is_agents_file(text):
+            return None
+        name = name or (match[1].partition(" ")[0] if match else "AGENTS.md")
+    return name
+
+
+def _is_agents_file(text: str) -> bool:
+    match = _CODEX_AGENTS.fullmatch(text)
+    return match is not None and (match[1] is not None or "<INSTRUCTIONS>" in text)
+
+
+class _Heard:
+    """A user message that an event tells of, until an item repeats it."""
+
+    __slots__ = ("cwd", "piece", "text")
+
+    def __init__(self, piece: Piece, text: str, cwd: str | None) -> None:
+        self.piece = piece
+        self.text = text
+        self.cwd = cwd
+
+
+class _CodexFile(_Records):
+    __slots__ = (
+        "answer", "by_id", "cwd", "heard", "ordinal", "spoken", "thoughts", "tip", "turn", "turns",
+        "twins",
+    )  # fmt: skip
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__("codex", lines)
+        self.by_id: dict[str, int] = {}  # -> index of the entry
+        self.turn = ""  # or the session, before its first turn
+        self.ordinal = 0  # items of the turn so far
+        self.tip = ROOT  # the entry that the next one hangs on
+        self.turns: list[int] = []  # entries of users on the path, oldest first
+        self.thoughts: list[Piece] = []  # until the answer they belong to
+        self.heard: list[_Heard] = []
+        self.spoken: list[str] = []  # by the user since the last answer
+        self.twins: dict[int, str] = {}  # entry -> what the event before it would be known by
+        self.answer = ROOT  # the newest entry that usage may be told of
+        self.cwd: str | None = None
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, found: Found) -> None:
+        """Count one record and remember what it says."""
+        record = self.open(found)
+        if record is None:
+            return
+        if self.out.time is None:
+            self.out.time = parse_time(record.get("timestamp"))
+        self.turn = self.turn or self.scope
+        kind, said = _codex_item(record)
+        if kind == "response_item":
+            self._take_item(found, said)
+        elif kind == "compacted":
+            self._take_compaction(found, said)
+        elif kind == "event_msg":
+            self._take_event(found, said)
+        else:
+            self._take_state(kind, said)
+            self.skip(kind)
+
+    def _take_state(self, kind: str, said: Json) -> None:
+        if kind in ("session_meta", "header"):
+            session, cwd = native_id(said.get("id")), _path_in(said)
+            if session is not None:
+                # A fork repeats the line of the session it comes from behind its own.
+                self.out.session = self.out.session or session
+                self.turn, self.ordinal = session, 0
+            self.cwd = self.cwd or cwd
+            self.out.cwd = self.out.cwd or cwd
+        elif kind == "turn_context":
+            turn = native_id(said.get("turn_id"))
+            self.cwd = _path_in(said) or self.cwd
+            if turn is not None and turn != self.turn:
+                self.turn, self.ordinal = turn, 0
+
+    def _native(self, said: Json, mark: str = "") -> str:
+        kept = {k: v for k, v in said.items() if v is not None and k not in _CODEX_UNSTEADY}
+        return f"{self.turn}/{self.ordinal}{mark}/{_fingerprint(kept)}"
+
+    def _take_item(self, found: Found, said: Json) -> None:
+        self.ordinal += 1
+        kind, content = said.get("type"), said.get("content")
+        if not isinstance(kind, str):
+            self.spoil(found, "a response_item without a type")
+        elif kind == "reasoning":
+            self._take_thought(Piece(self._native(said), found))
+        elif kind == "message":
+            role = said.get("role")
+            hidden = _codex_scaffolding(content) if role == "user" else None
+            if role == "developer" or hidden:
+                _count(self.out.counts.hidden, hidden or "developer")
+            elif role in ("user", "assistant", "system") and isinstance(content, (list, str)):
+                self._add(found, said, str(role))
+            elif isinstance(role, str) and isinstance(content, (list, str)):
+                self.skip(f"message of {role}")
+            else:
+                self.spoil(found, "a message without role or content")
+        elif kind in _CODEX_ITEMS:
+            self._add(found, said, "tool" if kind in _CODEX_RESULTS else "assistant")
+        else:
+            self.skip(kind)
+
+    def _take_thought(self, piece: Piece) -> None:
+        if piece.id in self.by_id:
+            _count(self.out.counts.known, "repeated item")
+            return
+        self.by_id[piece.id] = self.tip
+        self.thoughts.append(piece)
+
+    def _add(self, found: Found, said: Json, role: str) -> None:
+        piece = Piece(self._native(said), found)
+        twin = None
+        if role == "user":
+            twin = self._match_heard(_codex_texts(said.get("content")))
+        else:
+            self._say_heard()
+            self.spoken.clear()
+        if piece.id in self.by_id:
+            _count(self.out.counts.known, "repeated item")
+            self._go_on(self.by_id[piece.id], role)
+            return
+        entry = Entry(role, piece)
+        entry.calls = said.get("type") in _CODEX_CALLS
+        entry.results = role == "tool"
+        self._put(entry)
+        if twin is not None:
+            self.twins[self.tip] = twin
+
+    def _put(self, entry: Entry) -> None:
+        """Hang `entry` on the path, with the thoughts that led to it."""
+        if entry.role == "assistant":
+            entry.pieces += self.thoughts
+            self.thoughts = []
+        elif entry.role != "tool":
+            self._end_thoughts()
+        self._append(entry)
+
+    def _append(self, entry: Entry) -> None:
+        index = len(self.out.entries)
+        entry.parent, entry.cwd = self.tip, self.cwd
+        for piece in entry.pieces:
+            self.by_id[piece.id] = index
+        self.out.entries.append(entry)
+        self._go_on(index, entry.role)
+
+    def _go_on(self, index: int, role: str) -> None:
+        self.tip = index
+        self.out.undone = False
+        if role == "user":
+            self.turns.append(index)
+        elif role == "assistant":
+            self.answer = index
+
+    def _end_thoughts(self) -> None:
+        """Thoughts that led to no answer are a message of their own."""
+        if self.thoughts:
+            entry = Entry("assistant", self.thoughts[0])
+            entry.pieces, self.thoughts = self.thoughts, []
+            self._append(entry)
+
+    # -- compactions -------------------------------------------------------------------------------
+
+    def _take_compaction(self, found: Found, said: Json) -> None:
+        self.ordinal += 1
+        self._say_heard()
+        self.spoken.clear()
+        summary, opaque = _codex_summary(said)
+        piece = Piece(self._native(said), found)
+        if piece.id in self.by_id:
+            _count(self.out.counts.known, "repeated item")
+            self._go_on(self.by_id[piece.id], "summary")
+            return
+        if not self.out.entries:
+            self._recover(found, said, summary)
+        entry = Entry("summary", piece)
+        entry.compaction = Compaction(None)
+        entry.kind = "opaque" if opaque else None
+        self._put(entry)
+
+    def _recover(self, found: Found, said: Json, summary: str) -> None:
+        """Where a compaction begins the file, its history is all that is left of what was said."""
+        history = said.get("replacement_history")
+        for number, item in enumerate(history if isinstance(history, list) else ()):
+            if not isinstance(item, dict) or item.get("type") != "message":
+                continue
+            role, content = item.get("role"), item.get("content")
+            texts = _codex_texts(content)
+            if role not in ("user", "assistant") or not texts or "\n".join(texts) == summary:
+                continue
+            if role == "user" and _codex_scaffolding(content):
+                continue
+            self.out.counts.records += 1
+            self._put(Entry(str(role), Piece(self._native(item, f".{number}"), found, number)))
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def _take_event(self, found: Found, said: Json) -> None:
+        kind = said.get("type")
+        if kind == "user_message" and self._hear(found, said):
+            return
+        if kind == "thread_rolled_back":
+            self._roll_back(found, said.get("num_turns"))
+        elif kind == "thread_name_updated":
+            title = _string(said.get("thread_name"))
+            self.out.title = " ".join(title.split())[: timeline.NAME_CHARS_MAX].strip() or None
+        elif kind == "token_count" and self.answer >= 0 and isinstance(said.get("info"), dict):
+            self.out.entries[self.answer].usage = Piece("", found)
+            self.answer = ROOT
+        self.skip("event_msg")
+
+    def _roll_back(self, found: Found, count: object) -> None:
+        if type(count) is not int or count < 1:
+            self.out.notes.add("rollback", f"line {found.line}: a rollback of no number of turns")
+            return
+        self._say_heard()
+        self._end_thoughts()
+        self.spoken.clear()
+        for _ in range(min(count, len(self.turns))):
+            self.tip = self.out.entries[self.turns.pop()].parent
+        self.answer = ROOT
+        self.out.undone = True
+
+    def _hear(self, found: Found, said: Json) -> bool:
+        """Keep a user message that no item near by repeats, and say whether it is kept."""
+        text = _string(said.get("message")).strip()
+        if not text or _codex_scaffolding(text) or any(text in each for each in self.spoken):
+            return False
+        piece = Piece(self._native({"message": text}, "e"), found)
+        if piece.id in self.by_id:
+            self._go_on(self.by_id[piece.id], "user")
+            return False
+        if any(piece.id == each.piece.id for each in self.heard):
+            return False
+        self.heard.append(_Heard(piece, text, self.cwd))
+        if len(self.heard) > _NEAR_MAX:
+            self._say(self.heard.pop(0))
+        return True
+
+    def _match_heard(self, texts: list[str]) -> str | None:
+        """An item of the user came: the event it repeats is no message, what was heard before it
+        is. Returns what the event would be known by, if it says the same."""
+        whole = "\n".join(texts).strip()
+        self.spoken = [*self.spoken[1 - _NEAR_MAX :], whole]
+        heard, self.heard = self.heard, []
+        for number, each in enumerate(heard):
+            if each.text in whole:
+                self.skip("event_msg")
+                self.heard = heard[number + 1 :]
+                return each.piece.id if each.text == whole else None
+            self._say(each)
+        return None
+
+    def _say_heard(self) -> None:
+        heard, self.heard = self.heard, []
+        for each in heard:
+            self._say(each)
+
+    def _say(self, heard: _Heard) -> None:
+        """What was only heard of is a message of its own."""
+        cwd, self.cwd = self.cwd, heard.cwd
+        self._put(Entry("user", heard.piece))
+        self.cwd = cwd
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        self._say_heard()
+        self._end_thoughts()
+        entries, self.out.entries = self.out.entries, []
+        moved: list[int] = []  # old index -> new one
+        self.by_id.clear()
+        for index, entry in enumerate(entries):
+            entry.parent = moved[entry.parent] if entry.parent >= 0 else ROOT
+            entry.node = known(entry.id)
+            if entry.node is None and index in self.twins:
+                entry.node = known(self.twins[index])
+            if len(entry.pieces) > 1:
+                self._split(entry, known)
+            moved.append(len(self.out.entries))
+            self.out.entries.append(entry)
+        if entries:
+            self.out.active = moved[self.tip] if self.tip >= 0 else None
+        return self.out
+
+    def _split(self, entry: Entry, known: Known) -> None:
+        """Thoughts that were read before their answer was written are a node already: what comes
+        later hangs on it."""
+        apart = [piece for piece in entry.pieces[1:] if known(piece.id) not in (None, entry.node)]
+        if not apart or entry.id == apart[0].id:
+            return
+        thought = Entry("assistant", apart[0])
+        thought.pieces = apart
+        thought.node = known(apart[0].id)
+        thought.parent, thought.cwd = entry.parent, entry.cwd
+        entry.parent = len(self.out.entries)
+        entry.pieces = [piece for piece in entry.pieces if piece not in apart]
+        self.out.entries.append(thought)
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again: its thoughts first, as they stand in the file."""
+        renderer = Renderer()
+        time = None
+        for piece in sorted(entry.pieces, key=lambda piece: (piece.offset, piece.index)):
+            record = self.at(piece)
+            kind, said = _codex_item(record)
+            if piece.part is not None:
+                said = _codex_part(said, piece)
+            renderer.add(_codex_blocks(kind if piece.part is None else "response_item", said))
+            if piece is entry.pieces[0]:
+                time = parse_time(record.get("timestamp"))
+        content = self.close(entry, renderer)
+        content.time, content.cwd = time, entry.cwd
+        if entry.usage is not None:
+            info = _codex_item(self.at(entry.usage))[1].get("info")
+            _keep_usage(content, info.get("last_token_usage") if isinstance(info, dict) else None)
+        return content
+
+
+def _codex_part(said: Json, piece: Piece) -> Json:
+    history = said.get("replacement_history")
+    number = piece.part or 0
+    if not isinstance(history, list) or number >= len(history):
+        raise rewritten(piece.offset)
+    item = history[number]
+    if not isinstance(item, dict):
+        raise rewritten(piece.offset)
+    return item
+
+
+def _codex_summary(said: Json) -> tuple[str, bool]:
+    """The text of a compaction's summary, and whether the client keeps it to itself.
+
+    Newer clients leave `message` empty: then it is the last message of the history that goes on,
+    unless the history holds an encrypted one.
+    """
+    message, history = said.get("message"), said.get("replacement_history")
+    if isinstance(message, str) and message.strip():
+        return message, False
+    items = (
+        [item for item in history if isinstance(item, dict)] if isinstance(history, list) else []
+    )
+    if not any(item.get("encrypted_content") for item in items) and items:
+        text = "\n".join(_codex_texts(items[-1].get("content")))
+        if text.strip():
+            return text, False
+    return _OPAQUE, True
+
+
+def _codex_blocks(kind: str, said: Json) -> list[Json]:
+    """The blocks of one record."""
+    if kind == "compacted":
+        return [_text_block(_codex_summary(said)[0])]
+    if kind == "event_msg":
+        images = said.get("images")
+        pictures = [image_block(url) for url in images] if isinstance(images, list) else []
+        return [_text_block(_string(said.get("message"))), *pictures]
+    item = said.get("type")
+    call = native_id(said.get("call_id")) or native_id(said.get("id")) or ""
+    if item == "message":
+        return _codex_parts(said.get("content"))
+    if item == "reasoning":
+        return [_codex_thought(said)]
+    if item in _CODEX_RESULTS:
+        return [_codex_result(said, call)]
+    if isinstance(item, str) and item in _CODEX_CALLS:
+        given = said.get(_CODEX_CALLS[item])
+        given = _inner_json(given) or given
+        if not isinstance(given, dict):
+            given = {"input": given}
+        name = native_id(said.get("name")) or item.removesuffix("_call")
+        return [{"type": "tool_use", "id": call, "name": name, "input": given}]
+    if isinstance(item, str) and item in _CODEX_DONE:
+        name, field = _CODEX_DONE[item]
+        given = {field: said[field]} if field in said else {}
+        blocks: list[Json] = [{"type": "server_tool_use", "id": call, "name": name, "input": given}]
+        if isinstance(said.get("result"), str):
+            blocks.append(image_block(f"data:image/png;base64,{said['result']}"))
+        return blocks
+    return []
+
+
+def _text_block(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _codex_parts(content: object) -> list[Json]:
+    """Blocks for the content of a message or of a result."""
+    if isinstance(content, str):
+        return [_text_block(content)]
+    blocks: list[Json] = []
+    for part in content if isinstance(content, list) else ():
+        if not isinstance(part, dict):
+            blocks.append({"type": "unknown", "value": part})
+        elif isinstance(part.get("text"), str):
+            blocks.append(_text_block(part["text"]))
+        elif part.get("type") == "input_image":
+            blocks.append(image_block(part.get("image_url")))
+        else:
+            blocks.append(part)
+    return blocks
+
+
+def _codex_thought(said: Json) -> Json:
+    texts = _codex_texts(said.get("summary")) or _codex_texts(said.get("content"))
+    block: Json = {"type": "thinking", "thinking": "\n\n".join(texts)}
+    if isinstance(said.get("encrypted_content"), str):
+        block["encrypted_content"] = said["encrypted_content"]
+    return block
+
+
+def _codex_result(said: Json, call: str) -> Json:
+    output = said.get("output", said.get("tools"))
+    block: Json = {"type": "tool_result", "tool_use_id": call}
+    inner = _inner_json(output)
+    if isinstance(inner, dict) and isinstance(inner.get("output"), str):
+        output = inner["output"]
+    elif isinstance(output, dict):
+        if output.get("success") is False:
+            block["is_error"] = True
+        output = output.get("content", output)
+    if isinstance(output, list):
+        block["content"] = _codex_parts(output)
+    else:
+        block["content"] = output if isinstance(output, str) else compact_json(output)
+    return block
+
+
+def read_codex(stream: BinaryIO) -> list[Draft]:
+    """The one conversation of a rollout file."""
+    file = _CodexFile(Lines(stream, is_codex_record))
+    for found in file.lines:
+        file.take(found)
+    return [file.finish]
+
+
+def codex_family(record: Json) -> tuple[str, str | None] | None:
+    """The session of a rollout's first line and the session it was forked from."""
+    kind, said = _codex_item(record)
+    session = native_id(said.get("id")) if kind in ("session_meta", "header") else None
+    return None if session is None else (session, native_id(said.get("forked_from_id")))
+
+
+# ================================================================================================
+# 10. pi
+#
+# One session file: a header, then entries with `id` and `parentId`. In version 1 they have neither
+# and form one line. Ids have 8 digits, so that a message is known by id and time together.
+# ================================================================================================
+
+_PI_ROLES = {
+    "user": ("user", None),
+    "assistant": ("assistant", None),
+    "toolResult": ("tool", None),
+    "bashExecution": ("user", "shell"),
+    "custom": ("user", "custom"),
+    "hookMessage": ("user", "custom"),
+}
+_PI_STATES = (
+    "custom", "label", "model_change", "session", "session_info", "thinking_level_change",
+)  # fmt: skip
+_PI_MESSAGES = ("branch_summary", "compaction", "custom_message", "message")
+
+
+def is_pi_record(record: Json) -> bool:
+    """Whether this looks like a line of a pi session file."""
+    kind = record.get("type")
+    if kind == "session":
+        return isinstance(record.get("id"), str) and "cwd" in record
+    if kind == "message":
+        return isinstance(record.get("message"), dict) and "timestamp" in record
+    return (
+        kind in (*_PI_MESSAGES, *_PI_STATES) and "timestamp" in record and "payload" not in record
+    )
+
+
+class _PiLink:
+    """A record, which others may hang on: its parent, and its entry if it is a message.
+
+    `above` is an earlier link, ROOT, LOST, or an id that did not stand before it.
+    """
+
+    __slots__ = ("above", "entry")
+
+    def __init__(self, above: int | str, entry: int) -> None:
+        self.above = above
+        self.entry = entry  # ROOT: only state
+
+
+class _PiFile(_Records):
+    __slots__ = ("begin", "by_id", "by_key", "keeps", "links", "repeats", "resolved")
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__("pi", lines)
+        self.links: list[_PiLink] = []
+        self.begin = 0  # the link of the newest header, from which entries without id are counted
+        self.by_id: dict[str, int] = {}  # id of a record -> its newest link so far
+        self.by_key: dict[str, int] = {}  # what a message is known by -> entry
+        self.keeps: dict[int, int | str] = {}  # link of a compaction -> the first link it keeps
+        self.repeats: dict[str, int] = {}  # content -> how often it came
+        self.resolved: list[int] = []  # of each link, the entry that it is or hangs on
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, found: Found) -> None:
+        """Count one record and remember what it says."""
+        record = self.open(found)
+        if record is None:
+            return
+        kind = record.get("type")
+        id = native_id(record.get("id")) if kind != "session" else None
+        entry = ROOT
+        if kind == "session":
+            self._take_header(record)
+        elif kind in _PI_MESSAGES:
+            made = self._message(found, record, str(kind))
+            if made is not None:
+                entry = self._add(found, record, made, id)
+        elif kind == "session_info":
+            title = " ".join(_string(record.get("name")).split())
+            self.out.title = title[: timeline.NAME_CHARS_MAX].strip() or self.out.title
+            self.skip("session_info")
+        else:
+            self.skip(kind if isinstance(kind, str) else "unknown")
+        self._link(record, id, entry)
+
+    def _take_header(self, record: Json) -> None:
+        out = self.out
+        out.session = out.session or native_id(record.get("id"))
+        out.cwd = out.cwd or _path_in(record)
+        out.time = parse_time(record.get("timestamp")) if out.time is None else out.time
+        self.begin = len(self.links)
+        self.repeats.clear()
+        self.skip("session")
+
+    def _link(self, record: Json, id: str | None, entry: int) -> None:
+        """Remember where the record stands. One without id hangs on the record before it."""
+        above: int | str = len(self.links) - 1
+        if id is not None or "parentId" in record:
+            parent = native_id(record.get("parentId"))
+            above = ROOT if record.get("parentId", 0) is None else LOST
+            if parent is not None:
+                above = self.by_id.get(parent, parent) if parent != id else LOST
+        if record.get("type") == "session":
+            above = len(self.links) - 1  # nothing names it
+        if record.get("type") == "compaction":
+            first, index = record.get("firstKeptEntryId"), record.get("firstKeptEntryIndex")
+            if isinstance(first, str):
+                self.keeps[len(self.links)] = self.by_id.get(first, first)
+            elif type(index) is int and 0 <= index < len(self.links) - self.begin:
+                self.keeps[len(self.links)] = self.begin + index
+        if id is not None:
+            self.by_id[id] = len(self.links)
+        self.links.append(_PiLink(above, entry))
+
+    def _message(self, found: Found, record: Json, kind: str) -> Entry | None:
+        """The entry of a record that should hold a message; None if it holds none."""
+        piece = Piece("", found)
+        if kind == "compaction" and isinstance(record.get("summary"), str):
+            entry = Entry("summary", piece)
+            entry.compaction = Compaction(None)
+            entry.compaction.copied_only = True
+            return entry
+        if kind == "branch_summary" and isinstance(record.get("summary"), str):
+            entry = Entry("summary", piece)
+            entry.kind = "branch_summary"
+            return entry
+        said = record if kind == "custom_message" else record.get("message")
+        role = "custom" if kind == "custom_message" else None
+        if isinstance(said, dict) and role is None:
+            role = said.get("role") if isinstance(said.get("role"), str) else None
+        if kind in ("compaction", "branch_summary") or not isinstance(said, dict) or role is None:
+            self.spoil(found, f"a {kind} record without message")
+            return None
+        if role not in _PI_ROLES:
+            self.out.notes.add("unknown role", f"line {found.line}: role {role!r:.80} is not read")
+            self.skip(f"message of {role}")
+            return None
+        content = said.get("content")
+        if isinstance(content, str) and _HANDOFF.fullmatch(content):
+            _count(self.out.counts.hidden, "timeline-handoff")
+            return None
+        entry = Entry(_PI_ROLES[role][0], piece)
+        entry.kind = _PI_ROLES[role][1]
+        entry.calls = role == "assistant" and _has_block(content, "toolCall")
+        entry.results = role == "toolResult"
+        return entry
+
+    def _add(self, found: Found, record: Json, entry: Entry, id: str | None) -> int:
+        """Take the entry in, unless the file has it already; returns its index."""
+        print = _fingerprint([entry.role, _pi_blocks(record)])
+        print = f"{self.scope}/{print}/{_next(self.repeats, print)}"
+        if id is None:
+            key = f"{self.scope}/{len(self.links) - self.begin}"
+        else:
+            # As it stands, for whoever writes it writes it so each time.
+            key = f"{id}@{_string(record.get('timestamp'))[:40]}"
+        if key in self.by_key:
+            return self._repeat(self.by_key[key], found, record)
+        entry.pieces[0].id, entry.also, entry.native = key, print, id
+        self.by_key[key] = len(self.out.entries)
+        self.out.entries.append(entry)
+        return len(self.out.entries) - 1
+
+    def _repeat(self, index: int, found: Found, record: Json) -> int:
+        first = self.out.entries[index]
+        if _pi_blocks(self.at(first.pieces[0])) == _pi_blocks(record):
+            _count(self.out.counts.known, "repeated entry")
+        else:
+            self.note_changed(found, first)
+        return index
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        entries = self.out.entries
+        for entry in entries:
+            entry.node = known(entry.id)
+            if entry.native is None:
+                continue
+            # A file of version 1 that pi has written again, with ids.
+            if entry.node is None and entry.also is not None:
+                entry.node = known(entry.also)
+            entry.also = None
+        self._resolve()
+        self._hang()
+        self._read_compactions()
+        self._find_active()
+        return self.out
+
+    def _above(self, link: _PiLink) -> int:
+        return self.by_id.get(link.above, LOST) if isinstance(link.above, str) else link.above
+
+    def _resolve(self) -> None:
+        """For each link the entry that it is or hangs on; LOST behind a parent that is missing."""
+        self.resolved = resolved = [link.entry for link in self.links]
+        done = [link.entry >= 0 for link in self.links]
+        for start in range(len(self.links)):
+            way, index = [], start
+            while index >= 0 and not done[index]:
+                done[index] = True
+                resolved[index] = LOST  # stands if the way comes back here: a cycle
+                way.append(index)
+                index = self._above(self.links[index])
+            end = resolved[index] if index >= 0 else index
+            for each in way:
+                resolved[each] = end
+
+    def _hang(self) -> None:
+        """Give each entry its parent."""
+        entries = self.out.entries
+        parents = [ROOT] * len(entries)
+        done = [False] * len(entries)
+        for link in self.links:
+            if link.entry < 0 or done[link.entry]:
+                continue
+            done[link.entry] = True
+            above = self._above(link)
+            parent = self.resolved[above] if above >= 0 else above
+            if parent == link.entry:
+                parent = LOST
+                entries[link.entry].gap = "self parent"
+            elif parent == LOST:
+                entries[link.entry].gap = "parent not in file"
+            parents[link.entry] = parent
+        for index, reason in settle(parents).items():
+            entries[index].gap = reason or entries[index].gap
+        for entry, parent in zip(entries, parents, strict=True):
+            entry.parent = parent
+
+    def _read_compactions(self) -> None:
+        """What is kept: the messages on the way from the compaction up to the first one named."""
+        entries = self.out.entries
+        for number, first in self.keeps.items():
+            first = self.by_id.get(first, LOST) if isinstance(first, str) else first
+            summary = self.links[number].entry
+            told = entries[summary].compaction if summary >= 0 else None
+            if first < 0 or told is None or told.kept:
+                continue
+            way, index = [], self._above(self.links[number])
+            # Parents stand before their children, or else they would be searched for in vain.
+            while index > first:
+                way.append(index)
+                above = self._above(self.links[index])
+                index = above if above < index else LOST
+            if index == first:
+                kept = [self.links[each].entry for each in reversed([*way, first])]
+                told.kept = [e for e in kept if e >= 0 and entries[e].compaction is None]
+
+    def _find_active(self) -> None:
+        """The newest message; with a warning where the last line, a state, hangs elsewhere."""
+        entries = self.out.entries
+        if not entries:
+            return
+        self.out.active = next(link.entry for link in reversed(self.links) if link.entry >= 0)
+        if self.links[-1].entry < 0 and self.resolved[-1] != self.out.active:
+            self.out.notes.add(
+                "stale last line",
+                "the last line hangs on an older message; the newest message is taken",
+            )
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        record = self.at(entry.pieces[0])
+        if record.get("type") not in _PI_MESSAGES:
+            raise rewritten(entry.pieces[0].offset)
+        renderer = Renderer()
+        renderer.add(_pi_blocks(record))
+        content = self.close(entry, renderer)
+        content.time = parse_time(record.get("timestamp"))
+        said = record.get("message")
+        _keep_usage(content, said.get("usage") if isinstance(said, dict) else None)
+        return content
+
+
+def _next(table: dict[str, int], name: str) -> int:
+    table[name] = table.get(name, 0) + 1
+    return table[name]
+
+
+def _pi_blocks(record: Json) -> list[Json]:
+    """The blocks of one record."""
+    if record.get("type") in ("compaction", "branch_summary"):
+        return [_text_block(_string(record.get("summary")))]
+    said = record.get("message") if record.get("type") == "message" else record
+    said = said if isinstance(said, dict) else {}
+    content = said.get("content")
+    if said.get("role") == "bashExecution":
+        text = f"$ {_string(said.get('command'))}\n{_string(said.get('output'))}"
+        code = said.get("exitCode")
+        return [_text_block(text if code in (0, None) else f"{text}\n[exit code {code!s:.20}]")]
+    blocks = [_text_block(content)] if isinstance(content, str) else []
+    blocks += [_pi_block(each) for each in (content if isinstance(content, list) else ())]
+    if said.get("role") != "toolResult":
+        return blocks
+    result: Json = {
+        "type": "tool_result",
+        "tool_use_id": native_id(said.get("toolCallId")) or "",
+        "content": blocks,
+    }
+    if said.get("isError") is True:
+        result["is_error"] = True
+    return [result]
+
+
+def _pi_block(block: object) -> Json:
+    if not isinstance(block, dict):
+        return {"type": "unknown", "value": block}
+    kind = block.get("type")
+    if kind == "text" and isinstance(block.get("text"), str):
+        return _text_block(block["text"])
+    if kind == "thinking" and isinstance(block.get("thinking"), str):
+        thought: Json = {"type": "thinking", "thinking": block["thinking"]}
+        if isinstance(block.get("thinkingSignature"), str):
+            thought["signature"] = block["thinkingSignature"]
+        return thought
+    if kind == "toolCall":
+        given = block.get("arguments")
+        return {
+            "type": "tool_use",
+            "id": native_id(block.get("id")) or "",
+            "name": native_id(block.get("name")) or "tool",
+            "input": given if isinstance(given, dict) else {"arguments": given},
+        }
+    if kind == "image" and isinstance(block.get("data"), str):
+        media = native_id(block.get("mimeType")) or "unknown type"
+        source = {"type": "base64", "media_type": media, "data": block["data"]}
+        return {"type": "image", "source": source}
+    return block
+
+
+def read_pi(stream: BinaryIO) -> list[Draft]:
+    """The one conversation of a pi session file."""
+    file = _PiFile(Lines(stream, is_pi_record))
+    for found in file.lines:
+        file.take(found)
+    return [file.finish]
+
+
+# ================================================================================================
+# 11. Gemini
+#
+# A session is a list that its lines change: a message, the same again with more in it, a list that
+# takes the place of all (set-up, compression), a step back. Before 2026 it was one JSON object. A
+# saved chat has neither ids nor times.
+# ================================================================================================
+
+_GEMINI_TYPES = {"user": "user", "gemini": "assistant"}
+_GEMINI_NOTICES = ("error", "info", "warning")
+_GEMINI_ROLES = {"user": "user", "model": "assistant"}
+_SETUP = re.compile(
+    r"\s*(This is the Gemini CLI\b.*|<session_context>.*</session_context>\s*)", re.DOTALL
+)
+_SETUP_ANSWER = "Got it"
+_STATE = -3  # instead of an entry: a notice, or scaffolding
+
+
+def is_gemini_record(record: Json) -> bool:
+    """Whether this looks like a line of a session file."""
+    if "$set" in record or "$rewindTo" in record:
+        return len(record) == 1
+    kind = record.get("type")
+    if kind is None:
+        return isinstance(record.get("sessionId"), str) and (
+            "projectHash" in record or "startTime" in record
+        )
+    told = kind in (*_GEMINI_TYPES, *_GEMINI_NOTICES) and "uuid" not in record
+    return told and "content" in record and "timestamp" in record and "id" in record
+
+
+def is_gemini_document(value: object) -> bool:
+    """Whether this looks like a session or a saved chat that is one JSON value."""
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        return is_gemini_record(value)
+    history = _gemini_history(value)
+    return history is not None and any(map(_is_turn, history))
+
+
+def _gemini_history(value: object) -> list[Any] | None:
+    """The turns of a saved chat, or of a state kept for `/restore`."""
+    if isinstance(value, dict):
+        client = value.get("clientHistory")
+        value = client if isinstance(client, list) else value.get("history")
+    return value if isinstance(value, list) else None
+
+
+def _is_turn(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("role"), str)
+        and value["role"] in _GEMINI_ROLES
+        and isinstance(value.get("parts"), list)
+    )
+
+
+def _gemini_text(content: object) -> str:
+    """All text of a content: a string, or parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+class _GeminiFile(_Records):
+    """A session. Its list holds (id, entry) with entry _STATE for what is no message."""
+
+    __slots__ = ("begun", "by_id", "list", "places", "prints", "tip", "whole")
+
+    def __init__(self, lines: Lines, whole: Json | None) -> None:
+        super().__init__("gemini", lines)
+        self.whole = whole  # a session that is one JSON object
+        self.by_id: dict[str, int] = {}  # id, or another one of the same message -> entry
+        self.list: list[tuple[str, int]] = []  # what the client shows now
+        self.places: dict[str, int] = {}  # id -> where it stands in the list
+        self.prints: list[str] = []  # of each entry, type and content as a hash
+        self.tip = ROOT  # the entry that the next one hangs on
+        self.begun = False  # set-up was just hidden, which the model answers
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, found: Found) -> None:
+        """Count one record and remember what it says."""
+        record = self.open(found)
+        if record is None:
+            return
+        if isinstance(record.get("messages"), list) and "sessionId" in record:
+            self.out.counts.records -= 1  # only what it holds is counted
+            self.take_session(found, record)
+        elif "$set" in record:
+            self._take_set(found, record["$set"])
+        elif "$rewindTo" in record:
+            self._rewind(native_id(record["$rewindTo"]))
+            self.skip("$rewindTo")
+        elif record.get("type") is None and "sessionId" in record:
+            self._take_header(record)
+            self.skip("header")
+        else:
+            self._take_message(found, record, None)
+
+    def take_session(self, found: Found, record: Json) -> None:
+        """A session that is one object."""
+        self._take_header(record)
+        for number, message in enumerate(record["messages"]):
+            self.out.counts.records += 1
+            self._take_message(found, message, number)
+
+    def _take_header(self, record: Json) -> None:
+        out = self.out
+        out.session = out.session or native_id(record.get("sessionId"))
+        if out.time is None:
+            out.time = parse_time(record.get("startTime"))
+        self._take_title(record)
+
+    def _take_title(self, record: Json) -> None:
+        title = " ".join(_string(record.get("summary")).split())
+        self.out.title = title[: timeline.NAME_CHARS_MAX].strip() or self.out.title
+
+    def _take_message(self, found: Found, record: object, part: int | None) -> None:
+        """A message, or one of a session's `messages`: at the end of the list, or in its place."""
+        if not isinstance(record, dict):
+            self.spoil(found, "a message that is no object")
+            return
+        kind, id = record.get("type"), native_id(record.get("id"))
+        if not isinstance(kind, str) or kind not in (*_GEMINI_TYPES, *_GEMINI_NOTICES):
+            self.skip(kind if isinstance(kind, str) else "unknown")
+            return
+        if id is None:
+            id = f"#{found.line}.{found.index}.{part or 0}"
+        index = self.by_id.get(id)
+        if index is not None and index != _STATE:
+            entry = self.out.entries[index]
+            name = f"{entry.id}#{len(entry.pieces)}"
+            entry.pieces.append(Piece(name, found, part))
+            self.prints[index] = _gemini_print(record)
+        else:
+            index = self._new(found, record, id, part)
+        if id not in self.places:
+            self._push(id, index)
+
+    def _new(self, found: Found, record: Json, id: str, part: int | None) -> int:
+        """The index of a new entry; _STATE for what is counted as no message."""
+        kind, text = record["type"], _gemini_text(record.get("content"))
+        begun, self.begun = self.begun, False
+        if kind in _GEMINI_NOTICES:
+            self.skip(kind)
+        elif kind == "user" and _SETUP.fullmatch(text):
+            self.begun = True
+            _count(self.out.counts.hidden, "set-up")
+        elif kind == "gemini" and begun and text.startswith(_SETUP_ANSWER):
+            _count(self.out.counts.hidden, "set-up")
+        elif kind == "user" and _HANDOFF.fullmatch(text):
+            _count(self.out.counts.hidden, "timeline-handoff")
+        else:
+            return self._add(found, record, id, part, _GEMINI_TYPES[kind])
+        self.by_id[id] = _STATE
+        return _STATE
+
+    def _add(self, found: Found, record: Json, id: str, part: int | None, role: str) -> int:
+        entry = Entry(role, Piece(f"{self.scope}/{id}", found, part))
+        entry.native = id
+        entry.parent = self.tip
+        self.by_id[id] = len(self.out.entries)
+        self.out.entries.append(entry)
+        self.prints.append(_gemini_print(record))
+        return self.by_id[id]
+
+    def _push(self, id: str, index: int) -> None:
+        self.places[id] = len(self.list)
+        self.list.append((id, index))
+        if index >= 0:
+            self.tip = index
+            self.out.undone = False
+
+    # -- the list ----------------------------------------------------------------------------------
+
+    def _rewind(self, id: str | None) -> None:
+        """Drop the message and all behind it; all, if it is not in the list."""
+        self._cut(self.places.get(id, 0) if id is not None else 0)
+        self.tip = next((index for _, index in reversed(self.list) if index >= 0), ROOT)
+        self.out.undone = True
+
+    def _cut(self, length: int) -> None:
+        while len(self.list) > length:
+            self.places.pop(self.list.pop()[0], None)
+
+    def _take_set(self, found: Found, fields: object) -> None:
+        self.skip("$set")
+        if not isinstance(fields, dict):
+            return
+        self._take_title(fields)
+        if isinstance(fields.get("messages"), list):
+            self._set_list(found, fields["messages"])
+
+    def _set_list(self, found: Found, messages: list[Any]) -> None:
+        """A list takes the place of the one so far.
+
+        The message at its head that nobody knows is the summary of what was before; without any
+        unknown one, a list that ends earlier is a step back.
+        """
+        self.out.counts.records += len(messages)
+        end, before = self.tip, {index for _, index in self.list if index >= 0}
+        last = self.list[-1][1] if self.list else ROOT
+        known = self._match(messages)
+        self._cut(0)
+        summary, fresh, heads = ROOT, False, True
+        kept: list[int] = []
+        for number, message in enumerate(messages):
+            index = known[number]
+            if index is not None:
+                self._keep(message, index)
+                if index in before:
+                    kept.append(index)
+                heads = heads and index < 0
+                continue
+            if summary >= 0 and self.list[-1][1] == summary and _is_setup_answer(message):
+                entry = self.out.entries[summary]
+                entry.pieces.append(Piece(f"{entry.id}#1", found, number))
+                self._alias(message, summary)
+                continue
+            count = len(self.out.entries)
+            self.tip = end if heads else self.tip
+            self._take_message(found, message, number)
+            if len(self.out.entries) > count:
+                if heads and end >= 0:
+                    summary = count
+                    self.out.entries[summary].role = "summary"
+                    self.out.entries[summary].compaction = Compaction(None)
+                fresh, heads = True, False
+        if summary >= 0:
+            told = self.out.entries[summary].compaction
+            assert told is not None
+            told.kept = list(dict.fromkeys(kept))
+        self._end_list(summary, fresh, end, last)
+
+    def _end_list(self, summary: int, fresh: bool, end: int, last: int) -> None:
+        """Where the client goes on: behind the last of the list."""
+        newest = next((index for _, index in reversed(self.list) if index >= 0), ROOT)
+        told = self.out.entries[summary].compaction if summary >= 0 else None
+        if told is not None and (newest in told.kept or newest == summary):
+            newest = summary  # which stands for its last copy too
+        if not fresh and newest != end:
+            same = newest == last and newest >= 0
+            self.out.undone = not same or self.out.undone
+        self.tip = newest if newest != ROOT or not fresh else self.tip
+
+    def _keep(self, message: object, index: int) -> None:
+        """A message of a new list that the file has already."""
+        _count(self.out.counts.known, "in $set.messages")
+        self._alias(message, index)
+        if index >= 0:
+            self.tip = index
+
+    def _alias(self, message: object, index: int) -> None:
+        id = native_id(message.get("id")) if isinstance(message, dict) else None
+        if id is None and index >= 0:
+            id = self.out.entries[index].native
+        if id is not None:
+            self.by_id.setdefault(id, index)
+            if id not in self.places:
+                self.places[id] = len(self.list)
+                self.list.append((id, index))
+
+    def _match(self, messages: list[Any]) -> list[int | None]:
+        """Which entry each message of a new list is: that of its id, else one of equal content in
+        the same order as in the list so far; None for an unknown one."""
+        from bisect import bisect_left
+
+        spots: dict[str, list[int]] = {}
+        for spot, (_, there) in enumerate(self.list):
+            if there >= 0:
+                spots.setdefault(self.prints[there], []).append(spot)
+        found: list[int | None] = []
+        start = 0
+        for message in messages:
+            id = (native_id(message.get("id")) if isinstance(message, dict) else None) or ""
+            one, place = self.by_id.get(id), self.places.get(id)
+            if one is None and isinstance(message, dict):
+                equal = spots.get(_gemini_print(message), [])
+                at = bisect_left(equal, start)
+                if at < len(equal):
+                    place, one = equal[at], self.list[equal[at]][1]
+            if place is not None:
+                start = max(start, place + 1)
+            found.append(one)
+        return found
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        for entry in self.out.entries:
+            entry.node = known(entry.id)
+        if self.out.entries:
+            self.out.active = self.tip if self.tip >= 0 else None
+        return self.out
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`: its newest record; of a summary the first, which an answer of
+        the model may follow."""
+        record = self._read(entry.pieces[-1 if entry.compaction is None else 0])
+        renderer = Renderer()
+        renderer.add(_gemini_blocks(record))
+        content = self.close(entry, renderer)
+        content.time = parse_time(record.get("timestamp"))
+        _keep_usage(content, record.get("tokens"))
+        return content
+
+    def _read(self, piece: Piece) -> Json:
+        record: Any = self.at(piece) if self.whole is None else self.whole
+        if piece.part is not None:
+            fields = record.get("$set", record)
+            messages = fields.get("messages") if isinstance(fields, dict) else None
+            if not isinstance(messages, list) or piece.part >= len(messages):
+                raise rewritten(piece.offset)
+            record = messages[piece.part]
+        if not isinstance(record, dict):
+            raise rewritten(piece.offset)
+        return record
+
+
+def _is_setup_answer(message: object) -> bool:
+    return (
+        isinstance(message, dict)
+        and message.get("type") == "gemini"
+        and _gemini_text(message.get("content")).startswith(_SETUP_ANSWER)
+    )
+
+
+def _gemini_print(record: Json) -> str:
+    return _fingerprint([record.get("type"), record.get("content")])
+
+
+def _gemini_blocks(record: Json) -> list[Json]:
+    """The blocks of a message of a session: thoughts, what was said, calls with their results."""
+    blocks: list[Json] = []
+    thoughts = record.get("thoughts")
+    for thought in thoughts if isinstance(thoughts, list) else ():
+        if isinstance(thought, dict):
+            words = [_string(thought.get(name)) for name in ("subject", "description")]
+            blocks.append({"type": "thinking", "thinking": ": ".join(w for w in words if w)})
+    blocks += _gemini_parts(record.get("content"))
+    calls = record.get("toolCalls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            blocks += _gemini_call(call)
+    return blocks
+
+
+def _gemini_call(call: Json) -> list[Json]:
+    id, name = native_id(call.get("id")) or "", native_id(call.get("name")) or "tool"
+    given = call.get("args")
+    given = given if isinstance(given, dict) else {"args": given}
+    blocks: list[Json] = [{"type": "tool_use", "id": id, "name": name, "input": given}]
+    if call.get("result") is None:
+        return blocks
+    result: Json = {"type": "tool_result", "tool_use_id": id}
+    result["content"] = _gemini_result(call["result"])
+    if call.get("status") == "error":
+        result["is_error"] = True
+    return [*blocks, result]
+
+
+def _gemini_result(result: object) -> object:
+    """What a tool answered: its text where it is no more than that."""
+    answers = []
+    for part in result if isinstance(result, list) else [result]:
+        said = part.get("functionResponse") if isinstance(part, dict) else None
+        if isinstance(said, dict):
+            answers.append(_text_block(_gemini_answer(said.get("response"))))
+        else:
+            answers += _gemini_parts(part)
+    return answers[0]["text"] if len(answers) == 1 and answers[0]["type"] == "text" else answers
+
+
+def _gemini_answer(response: object) -> str:
+    if isinstance(response, dict) and len(response) == 1:
+        (response,) = response.values()
+    return response if isinstance(response, str) else compact_json(response)
+
+
+def _gemini_parts(content: object) -> list[Json]:
+    """Blocks for a string or for parts as the API of Gemini has them."""
+    blocks: list[Json] = []
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            if part or not isinstance(content, str):
+                blocks.append(_text_block(part))
+        elif isinstance(part, dict):
+            blocks.append(_gemini_part(part))
+        elif part is not None:
+            blocks.append({"type": "unknown", "value": part})
+    return blocks
+
+
+def _gemini_part(part: Json) -> Json:
+    data, call, said = (
+        part.get(name) for name in ("inlineData", "functionCall", "functionResponse")
+    )
+    if isinstance(part.get("text"), str):
+        if part.get("thought") is True:
+            return {"type": "thinking", "thinking": part["text"]}
+        return _text_block(part["text"])
+    if isinstance(data, dict) and isinstance(data.get("data"), str):
+        media = native_id(data.get("mimeType")) or "unknown type"
+        kind = "image" if media.startswith("image/") else "document"
+        source = {"type": "base64", "media_type": media, "data": data["data"]}
+        return {"type": kind, "source": source}
+    if isinstance(call, dict):
+        return _gemini_call({**call, "result": None})[0]
+    if isinstance(said, dict):
+        answer = _gemini_answer(said.get("response"))
+        return {"type": "tool_result", "tool_use_id": native_id(said.get("id")) or "",
+                "content": answer}  # fmt: skip
+    return part
+
+
+class _GeminiChat:
+    """A saved chat: turns without ids, known by what they say and what they hang on."""
+
+    __slots__ = ("called", "calls", "history", "out")
+
+    def __init__(self, history: list[Any]) -> None:
+        self.history = history
+        self.called: dict[str, int] = {}  # name of a tool -> how often it was called
+        self.calls: dict[str, list[str]] = {}  # name of a tool -> calls without result
+        self.out = Transcript("gemini", False, self.content)
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        counts, entries = self.out.counts, self.out.entries
+        counts.records += len(self.history)
+        begun, above = False, None
+        for number, turn in enumerate(self.history):
+            if not _is_turn(turn):
+                counts.bad += 1
+                self.out.notes.add("no message", f"turn {number}: no role or no parts")
+                continue
+            text, role = _gemini_text(turn["parts"]), _GEMINI_ROLES[turn["role"]]
+            setup = not entries and role == "user" and _SETUP.fullmatch(text) is not None
+            if setup or (begun and role == "assistant" and text.startswith(_SETUP_ANSWER)):
+                begun = setup
+                _count(counts.hidden, "set-up")
+                continue
+            begun = False
+            above = "#" + sha256(compact_json([above, role, turn["parts"]]).encode())
+            found = Found(turn, number + 1, 0, 0)
+            entry = Entry(role, Piece(above, found, number))
+            entry.parent = len(entries) - 1
+            self._pair(turn["parts"])
+            entry.calls = role == "assistant" and _has_part(turn["parts"], "functionCall")
+            entry.results = role == "user" and _has_part(turn["parts"], "functionResponse")
+            if entry.results:
+                only = all("functionResponse" in p for p in turn["parts"] if isinstance(p, dict))
+                entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+            entry.node = known(entry.id)
+            entries.append(entry)
+        self.out.active = len(entries) - 1 if entries else None
+        return self.out
+
+    def _pair(self, parts: list[Any]) -> None:
+        """Give calls and results without id one: results answer the calls of a name in order."""
+        for part in parts:
+            for field in ("functionCall", "functionResponse"):
+                value = part.get(field) if isinstance(part, dict) else None
+                if not isinstance(value, dict) or native_id(value.get("id")) is not None:
+                    continue
+                name = native_id(value.get("name")) or "tool"
+                waiting = self.calls.setdefault(name, [])
+                if field == "functionCall":
+                    number = _next(self.called, name)
+                    value["id"] = name if number == 1 else f"{name} ({number})"
+                    waiting.append(value["id"])
+                elif waiting:
+                    value["id"] = waiting.pop(0)
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`."""
+        renderer = Renderer()
+        renderer.add(_gemini_parts(self.history[entry.pieces[0].part or 0]["parts"]))
+        content = renderer.finish()
+        if content.blocks is not None:
+            content.size = len(compact_json(content.blocks).encode())
+        return content
+
+
+def _has_part(parts: list[Any], name: str) -> bool:
+    return any(isinstance(part, dict) and name in part for part in parts)
+
+
+class _Whole:
+    """A JSON value that a file is as a whole; `torn`: the end of it is lost."""
+
+    __slots__ = ("mended", "torn", "value")
+
+    def __init__(self, value: Any, mended: bool, torn: bool) -> None:
+        self.value = value
+        self.mended = mended
+        self.torn = torn
+
+
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
+
+
+def whole_json(stream: BinaryIO) -> _Whole | None:
+    """The one object or array that a stream holds; None for anything else, and above a limit."""
+    stream.seek(0)
+    raw = stream.read(LINE_BYTES_MAX + 1)
+    text, odd = decode_line(raw)
+    place = _after_space(text, 0)
+    if len(raw) > LINE_BYTES_MAX or text[place : place + 1] not in ("{", "["):
+        return None
+    torn = False
+    try:
+        value, end = _scan(text, place)
+    except json.JSONDecodeError as error:
+        line = text[place:].partition("\n")[0]
+        if line.startswith("{") and _object_at(line, 0, False)[0] is not None:
+            return None  # lines
+        value, end, torn = _cut_short(text[place : error.pos]), len(text), True
+    except (ValueError, RecursionError):
+        return None
+    if value is None or _after_space(text, end) != len(text) or _is_too_deep(value):
+        return None
+    mended = False
+    if odd or _SURROGATE_ESCAPE.search(text):
+        wrapped, mended = _mended({"": value})
+        value = wrapped[""]
+    return _Whole(value, mended, torn)
+
+
+def _cut_short(text: str) -> Any:
+    """What the beginning of a list, or of an object that holds one, says before it breaks off."""
+    stack, end, closing = "", 0, ""
+    for match in _JSON_TOKEN.finditer(text):
+        token = match[0]
+        if token == '"' or len(stack) > NESTING_MAX:
+            break
+        if token in ("{", "["):
+            stack += token
+        elif token in ("}", "]"):
+            stack = stack[:-1]
+        if stack in ("[", "{[") and token in ("}", "]", ","):
+            end = match.start() if token == "," else match.end()
+            closing = "]" if stack == "[" else "]}"
+    try:
+        return json.loads(text[:end] + closing) if end else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_gemini(stream: BinaryIO) -> list[Draft]:
+    """The one conversation of a session file or of a saved chat."""
+    whole = whole_json(stream)
+    draft: _GeminiFile | _GeminiChat | None = None
+    if whole is not None and is_gemini_document(whole.value):
+        draft = _whole_gemini(whole)
+    if draft is None or whole is None:
+        file = _GeminiFile(Lines(stream, is_gemini_record), None)
+        for found in file.lines:
+            file.take(found)
+        return [file.finish]
+    if whole.mended:
+        draft.out.notes.add("lone surrogate", "half a character, now U+FFFD")
+    return [draft.finish]
+
+
+def _whole_gemini(whole: _Whole) -> _GeminiFile | _GeminiChat:
+    import io
+
+    value = whole.value
+    draft: _GeminiFile | _GeminiChat
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        draft = file = _GeminiFile(Lines(io.BytesIO(), is_gemini_record), value)
+        file.take_session(Found(value, 1, 0, 0), value)
+    else:
+        draft = _GeminiChat(_gemini_history(value) or [])
+    if whole.torn:
+        draft.out.counts.records += 1
+        draft.out.counts.bad += 1
+        draft.out.notes.add("unparseable line", "the end of the file is torn")
+    return draft
+
+
+# ================================================================================================
+# 12. Documents
+#
+# Bytes in, JSON values out, where a file is one JSON document instead of lines: the elements of
+# the array at its top, one at a time, or else the values that stand there. Knows nothing of what
+# they mean.
+# ================================================================================================
+
+# Bytes are looked at as characters, one each: so places are offsets, and what JSON is made of is
+# ASCII. Control characters may stand in strings, NaN and the like are read as null.
+_BLANK = " \t\r\n\f\v\xef\xbb\xbf,"  # a BOM and commas too
+_INSIDE = re.compile(f"[{_BLANK}]*")
+_OUTSIDE = re.compile(rf"(?:[{_BLANK}\]]+|\[[{_BLANK}]*\])*")  # what ended, and what is empty
+_NEAR_END = 12  # characters that a literal or an escape has at most
+
+
+def _finite_or_none(literal: str) -> float | None:
+    number = float(literal)
+    return number if number - number == 0 else None
+
+
+_scan_document = json.JSONDecoder(
+    parse_constant=lambda _: None, parse_float=_finite_or_none, strict=False
+).raw_decode
+
+
+class _Window:
+    """The part of a stream around a place: `text[place]` is the byte at `offset`."""
+
+    __slots__ = ("_next", "_start", "_stream", "place", "text")
+
+    def __init__(self, stream: BinaryIO, offset: int) -> None:
+        self._stream = stream
+        self._start = self._next = offset
+        self.text = ""
+        self.place = 0
+
+    @property
+    def offset(self) -> int:
+        return self._start + self.place
+
+    def fill(self) -> bool:
+        """Read more, as much again as lies before us; False at the end of the stream."""
+        ahead = len(self.text) - self.place
+        self._stream.seek(self._next)  # somebody else may have read from it meanwhile
+        raw = self._stream.read(max(WINDOW_BYTES, ahead))
+        self._next += len(raw)
+        self._start += self.place
+        self.text = self.text[self.place :] + raw.replace(b"\0", b" ").decode("latin-1")
+        self.place = 0
+        return len(raw) > 0
+
+    def leave(self, end: int) -> None:
+        """Go to `end`, and let go of what lies before if that is much."""
+        self.place = end
+        if end > WINDOW_BYTES:
+            self.text, self._start, self.place = self.text[end:], self._start + end, 0
+
+    def skip(self, blank: re.Pattern[str]) -> bool:
+        """Go to the next character that is not `blank`; False if there is none."""
+        while True:
+            match = blank.match(self.text, self.place)
+            self.place = match.end() if match else self.place
+            if self.place < len(self.text):
+                return True
+            if not self.fill():
+                return False
+
+    def find(self, char: str) -> bool:
+        """Go to the next `char`; False if there is none."""
+        while True:
+            found = self.text.find(char, self.place)
+            self.place = len(self.text) if found < 0 else found
+            if found >= 0:
+                return True
+            if not self.fill():
+                return False
+
+    def value(self) -> tuple[object, int]:
+        """The value that begins here, and the place where it ends; this place if none does."""
+        while True:
+            try:
+                value, end = _scan_document(self.text, self.place)
+            except (ValueError, RecursionError) as error:
+                if not self._may_go_on(error) or not self.fill():
+                    return None, self.place
+                continue
+            # The rest of a number may not have been read yet.
+            if end < len(self.text) or isinstance(value, (dict, list, str)) or not self.fill():
+                return value, end
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Whether the value only is not read to its end yet."""
+        if not isinstance(error, json.JSONDecodeError):
+            return False
+        if len(self.text) - self.place > CONVERSATION_BYTES_MAX:
+            return False
+        return error.pos >= len(self.text) - _NEAR_END or error.msg.startswith("Unterminated")
+
+
+class Documents:
+    """The objects of a stream of JSON, in order; any of them can be read again.
+
+    What is found is numbered from 1 in `line`; its value is None if it is damaged or no object.
+    `accepts` tells a value of the format from another object; it is asked only behind damage,
+    where a value may begin at any bracket. The value used last is kept.
+    """
+
+    __slots__ = ("_accepts", "_kept", "_stream")
+
+    def __init__(self, stream: BinaryIO, accepts: Callable[[Json], bool]) -> None:
+        self._stream = stream
+        self._accepts = accepts
+        self._kept: tuple[int, Json | None] = (-1, None)
+
+    def __iter__(self) -> Iterator[Found]:
+        window, inside, number = _Window(self._stream, 0), False, 0
+        while window.skip(_INSIDE if inside else _OUTSIDE):
+            if window.text[window.place] == ("]" if inside else "["):
+                inside = not inside
+                window.place += 1
+                continue
+            number += 1
+            found = Found(None, number, window.offset, 0)
+            if not self._decode(window, found):
+                found.torn = not self._resync(window)
+            yield found
+
+    def head(self) -> Iterator[Json]:
+        """The first objects, as many as it takes to tell a format."""
+        for found in self:
+            if found.value is not None:
+                yield found.value
+            if found.offset > HEAD_BYTES or found.line >= HEAD_LINES:
+                return
+
+    def at(self, offset: int) -> Json:
+        """The object that an iteration found at `offset`.
+
+        Raises:
+            Refused: the stream no longer holds it, so somebody rewrote the file meanwhile.
+        """
+        if self._kept[0] != offset:
+            window = _Window(self._stream, offset)
+            window.fill()
+            self._decode(window, Found(None, 0, offset, 0))
+        value = self._kept[1]
+        if self._kept[0] != offset or value is None:
+            raise rewritten(offset)
+        return value
+
+    def _decode(self, window: _Window, found: Found) -> bool:
+        """Put the object that begins in the window into `found` and go behind it; False, and
+        nowhere, if no value begins there."""
+        self._kept = (-1, None)  # of two large ones only one is in memory
+        value, end = window.value()
+        if end == window.place:
+            return False
+        if isinstance(value, dict):
+            text = window.text[window.place : end]
+            window.leave(end)
+            if not text.isascii():
+                value = None
+                raw = text.encode("latin-1")
+                text, found.mended = decode_line(raw)
+                del raw
+                try:
+                    value, _ = _scan_document(text, 0)
+                except (ValueError, RecursionError):
+                    value = None
+            if isinstance(value, dict) and (found.mended or _SURROGATE_ESCAPE.search(text)):
+                value, found.mended = _mended(value)
+        else:
+            window.leave(end)
+        found.value = value if isinstance(value, dict) else None
+        self._kept = (found.offset, found.value)
+        return True
+
+    def _resync(self, window: _Window) -> bool:
+        """Go to where the next object of the format stands; to the end, and False, if none does."""
+        window.place += 1
+        fails = 0
+        while fails < RESYNC_FAILS and window.find("{"):
+            value, end = window.value()
+            if end == window.place:
+                fails += 1
+                window.place += 1
+            elif isinstance(value, dict) and self._accepts(value):
+                return True
+            else:
+                window.place = end
+        while window.fill():
+            window.place = len(window.text)
+        window.place = len(window.text)
+        return False
+
+
+def lift(parents: Sequence[int], kept: Sequence[bool]) -> list[int]:
+    """For each record the nearest kept one above it, ROOT or LOST. Linear.
+
+    `parents` are indices, ROOT or LOST; a circle in which nothing is kept is LOST.
+    """
+    memo: dict[int, int] = {}
+    above = []
+    for parent in parents:
+        way, place = [], parent
+        while place >= 0 and not kept[place] and place not in memo:
+            memo[place] = LOST  # stands if the way comes back here
+            way.append(place)
+            place = parents[place]
+        if place >= 0 and not kept[place]:
+            place = memo[place]
+        memo.update(dict.fromkeys(way, place))
+        above.append(place)
+    return above
+
+
+def hang(entries: Sequence[Entry], parents: list[int]) -> None:
+    """Give each entry its parent: an index, ROOT, or LOST, which is a gap."""
+    for index, parent in enumerate(parents):
+        if parent in (index, LOST):
+            entries[index].gap = "self parent" if parent == index else "parent not in file"
+            parents[index] = LOST
+    for index, reason in settle(parents).items():
+        entries[index].gap = reason or entries[index].gap
+    for entry, parent in zip(entries, parents, strict=True):
+        entry.parent = parent
+
+
+def last_leaf(entries: Sequence[Entry]) -> int | None:
+    """The last entry in file order on which nothing hangs; None if there are no entries."""
+    inner = {entry.parent for entry in entries}
+    leaves = (n for n in range(len(entries) - 1, -1, -1) if n not in inner)
+    return next(leaves, None)
+
+
+def _begin_talk(format: str, read: Callable[[Entry], Content]) -> Transcript:
+    """A conversation of an export: its ids are unique, and its messages are counted."""
+    out = Transcript(format, True, read)
+    out.unit = "message"
+    return out
+
+
+class _Broken:
+    """Counts the values of a file that are damaged or no objects: one transcript, without
+    messages, stands for all of them."""
+
+    __slots__ = ("_out",)
+
+    def __init__(self, format: str) -> None:
+        self._out = _begin_talk(format, lambda _: Content())
+        self._out.unit = "conversation"
+
+    def take(self, found: Found) -> None:
+        self._out.counts.records += 1
+        self._out.counts.bad += 1
+        words = "is torn" if found.torn else "cannot be read"
+        self._out.notes.add("unparseable conversation", f"conversation {found.line}: {words}")
+
+    def drafts(self) -> list[Draft]:
+        """The draft that stands for what was taken, if that was anything."""
+        return [lambda _: self._out] if self._out.counts.bad else []
+
+
+def _read_talks(
+    format: str, documents: Documents, take: Callable[[Documents, Found, Json], Draft]
+) -> Iterator[Draft]:
+    """A draft of each value, by `take`, and of those that are broken."""
+    broken = _Broken(format)
+    for found in documents:
+        if found.value is None:
+            broken.take(found)
+        else:
+            yield take(documents, found, found.value)
+    yield from broken.drafts()
+
+
+def _note_mended(out: Transcript, found: Found) -> None:
+    if found.mended:
+        out.notes.add("lone surrogate", f"conversation {found.line}: half a character, now U+FFFD")
+
+
+def _no_record(out: Transcript, number: int, why: str) -> None:
+    out.counts.bad += 1
+    out.notes.add("unparseable message", f"message {number}: {why}")
+
+
+def _title_of(value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return " ".join(value.split())[: timeline.NAME_CHARS_MAX].strip() or None
+
+
+def _strings(*values: object) -> list[str]:
+    """Those of `values` that are strings and not empty."""
+    return [value for value in values if isinstance(value, str) and value]
+
+
+def _dict(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _known_again(out: Transcript, number: int, same: bool) -> None:
+    """Count a record whose id came before."""
+    if same:
+        _count(out.counts.known, "duplicate id")
+    else:
+        out.counts.changed += 1
+        words = f"message {number}: the id of an earlier one with other content; the first stays"
+        out.notes.add("changed", words)
+
+
+def _render(blocks: list[Json]) -> Content:
+    renderer = Renderer()
+    renderer.add(blocks)
+    content = renderer.finish()
+    if content.blocks is not None:
+        content.size = len(compact_json(content.blocks).encode())
+    return content
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _file_block(title: object, media: object, source: Json | None = None) -> Json:
+    """An image, sound or document, by its media type or else the end of its name."""
+    name, media = (each if isinstance(each, str) else "" for each in (title, media))
+    kind = media.partition("/")[0]
+    if not media and name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
+        kind = "image"
+    block: Json = {"type": kind if kind in ("image", "audio") else "document"}
+    if name:
+        block["title"] = name
+    block["source"] = source or {"type": "file"}
+    return block
+
+
+def _from_url(url: object, media: object) -> Json:
+    """The source of a block whose content is at `url`, or in it."""
+    if not isinstance(url, str) or not url:
+        return {"type": "file"}
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not comma:
+        return {"type": "url", "url": url}
+    told, *more = head.removeprefix("data:").split(";")
+    media = told or (media if isinstance(media, str) else "")
+    if "base64" in more:
+        return {"type": "base64", "media_type": media or "unknown type", "data": data}
+    from urllib.parse import unquote
+
+    return {"type": "text", "media_type": media or "text/plain", "data": unquote(data)}
+
+
+def _given(text: object) -> Json:
+    """The input of a call from its JSON text, or a text as it is."""
+    if isinstance(text, dict):
+        return text
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or _is_too_deep(value):
+        return {} if text in (None, "") else {"text": text}
+    return value
+
+
+# ================================================================================================
+# 13. ChatGPT
+#
+# An export: an array of conversations, each with its messages as the nodes of `mapping`.
+# ================================================================================================
+
+_CHATGPT_ROLES = ("system", "user", "assistant", "tool")
+_CHATGPT_THOUGHTS = ("thoughts", "reasoning_recap")
+_CHATGPT_CONTEXT = ("user_editable_context", "model_editable_context")
+
+
+def is_chatgpt_talk(record: Json) -> bool:
+    """Whether this looks like a conversation of a ChatGPT export."""
+    return isinstance(record.get("mapping"), dict)
+
+
+def _chatgpt_hidden(message: Json) -> str | None:
+    """Why a message is scaffolding; None if it is not."""
+    content, weight = _dict(message.get("content")), message.get("weight")
+    if weight == 0 and not isinstance(weight, bool):
+        return "weight 0"
+    if _dict(message.get("metadata")).get("is_visually_hidden_from_conversation") is True:
+        return "visually hidden"
+    if content.get("content_type") in _CHATGPT_CONTEXT:
+        return "context"
+    system = _dict(message.get("author")).get("role") == "system"
+    if system and not _strings(content.get("text"), *_list(content.get("parts"))):
+        return "empty system text"
+    return None
+
+
+class _ChatgptTalk:
+    __slots__ = (
+        "answers", "call_names", "current", "documents", "index", "keys", "offset", "out", "owner",
+        "parents", "raws",
+    )  # fmt: skip
+
+    def __init__(self, documents: Documents, found: Found, talk: Json) -> None:
+        self.documents = documents
+        self.offset = found.offset
+        self.out = out = _begin_talk("chatgpt", self.content)
+        out.session = native_id(talk.get("conversation_id")) or native_id(talk.get("id"))
+        out.part = 0 if out.session else found.line
+        out.title = _title_of(talk.get("title"))
+        out.time = parse_time(talk.get("create_time"))
+        _note_mended(out, found)
+        self.answers: dict[str, str] = {}  # id of a result -> id of its call
+        self.keys: dict[str, str] = {}  # id of a message -> its key, where they differ
+        self.raws: list[Entry | None] = []  # of each node
+        self.owner: dict[str, int] = {}  # id of a message -> its node
+        mapping = talk.get("mapping")
+        if not isinstance(mapping, dict):
+            out.notes.add(
+                "entry without mapping", f"conversation {found.line}: entry without mapping"
+            )
+            mapping = {}
+        self.index = {key: number for number, key in enumerate(mapping)}
+        self.parents = self._parents(mapping)
+        self.current = talk.get("current_node")
+        for number, (key, node) in enumerate(mapping.items(), 1):
+            self.raws.append(self._take(number, key, node, mapping))
+
+    def _parents(self, mapping: Json) -> list[int]:
+        """The index of each node's parent: `parent` decides, then who lists it."""
+        listed: dict[str, int] = {}
+        for number, node in enumerate(mapping.values()):
+            for child in _strings(*_list(_dict(node).get("children"))):
+                listed.setdefault(child, number)
+        parents = []
+        for number, (key, node) in enumerate(mapping.items()):
+            wanted = _dict(node).get("parent")
+            parent = self.index.get(wanted) if isinstance(wanted, str) else None
+            if parent is None:
+                parent = listed.get(key)
+            if parent is None:
+                # Nothing names a parent: a root, if that is what the node says.
+                begins = wanted is None and ("parent" in _dict(node) or number == 0)
+                parent = ROOT if begins else LOST
+            parents.append(parent)
+        return parents
+
+    def _take(self, number: int, key: str, node: object, mapping: Json) -> Entry | None:
+        """Count one node; the entry if it is a message."""
+        out = self.out
+        out.counts.records += 1
+        message = _dict(node).get("message")
+        if not isinstance(node, dict) or not (message is None or isinstance(message, dict)):
+            _no_record(out, number, "is no message")
+            return None
+        reason = "no message" if message is None else _chatgpt_hidden(message)
+        if reason is not None or message is None:
+            _count(out.counts.hidden, reason or "")
+            return None
+        role = _dict(message.get("author")).get("role")
+        if role not in _CHATGPT_ROLES or _is_too_deep(message):
+            _no_record(out, number, "its role is not known, or it is nested too deep")
+            return None
+        id = native_id(message.get("id")) or native_id(key) or f"{out.session}#{number}"
+        if id in self.owner:
+            first = _dict(_dict(mapping[self.keys.get(id, id)]).get("message"))
+            same = first.get("content") == message.get("content")
+            _known_again(out, number, same)
+            return None
+        self.owner[id] = number - 1
+        if id != key:
+            self.keys[id] = key
+        entry = Entry(role, Piece(id, Found(None, number, self.offset, 0)))
+        entry.results = role == "tool"
+        kind = _dict(message.get("content")).get("content_type")
+        if role == "assistant":
+            if kind in _CHATGPT_THOUGHTS:
+                entry.kind = "thoughts"
+            entry.calls = entry.kind is None and _chatgpt_recipient(message) is not None
+        return entry
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        out = self.out
+        kept = [entry is not None for entry in self.raws]
+        targets = self._fold(lift(self.parents, kept), known)
+        for number, target in targets.items():
+            kept[number] = False
+            # Thoughts stand before what they are of: a file's order is that of their message.
+            whole, part = self.raws[target], self.raws[number]
+            assert whole is not None and part is not None
+            whole.pieces.append(part.pieces[0])
+        place: dict[int, int] = {}
+        for number, entry in enumerate(self.raws):
+            if entry is not None and kept[number]:
+                place[number] = len(out.entries)
+                entry.node = known(entry.id)
+                out.entries.append(entry)
+        above = lift(self.parents, kept)
+        hang(out.entries, [place.get(above[number], above[number]) for number in place])
+        self._pair()
+        self._find_active(targets, kept, place)
+        return out
+
+    def _fold(self, above: list[int], known: Known) -> dict[int, int]:
+        """Node of thoughts -> node of the message they belong to: the next one, if it is an
+        answer and no other node of the database carries them."""
+        following: dict[int, int] = {}
+        for number, parent in enumerate(above):
+            entry = self.raws[number]
+            if entry is not None and entry.role == "assistant" and parent >= 0:
+                following.setdefault(parent, number)
+        memo: dict[int, int | None] = {}
+        targets: dict[int, int] = {}
+        for number, entry in enumerate(self.raws):
+            way: list[int] = []
+            target: int | None = number if entry is not None and entry.kind else None
+            while target is not None and self._is_thought(target) and target not in memo:
+                way.append(target)
+                memo[target] = None  # stands if the way comes back here
+                target = following.get(target)
+            if target is not None and self._is_thought(target):
+                target = memo[target]
+            memo.update(dict.fromkeys(way, target))
+            answer = self.raws[target] if target is not None else None
+            node = known(answer.id) if answer is not None else None
+            for each in way:
+                thought = self.raws[each]
+                if target is not None and thought and known(thought.id) in (None, node):
+                    targets[each] = target
+        return targets
+
+    def _is_thought(self, number: int) -> bool:
+        entry = self.raws[number]
+        return entry is not None and entry.kind == "thoughts"
+
+    def _pair(self) -> None:
+        """Note which call each result answers: there are no call ids, only links."""
+        entries = self.out.entries
+        calls: dict[int, int] = {}
+        for index in creation_order([entry.parent for entry in entries]):
+            parent = entries[index].parent
+            if entries[index].results and parent >= 0:
+                call = parent if entries[parent].calls else calls.get(parent)
+                if call is not None:
+                    calls[index] = call
+                    self.answers[entries[index].id] = entries[call].id
+
+    def _find_active(
+        self, targets: dict[int, int], kept: list[bool], place: dict[int, int]
+    ) -> None:
+        out = self.out
+        number = self.index.get(self.current) if isinstance(self.current, str) else None
+        if number is not None:
+            number = targets.get(number, number)
+            if not kept[number]:
+                number = lift([*self.parents, number], [*kept, False])[-1]
+            out.active = place.get(number)
+        if out.active is None and out.entries:
+            out.active = last_leaf(out.entries)
+            words = "current_node not in mapping; the last leaf is taken instead"
+            out.notes.add("current_node not in mapping", words)
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry` with its thoughts, read again."""
+        mapping = _dict(self.documents.at(self.offset).get("mapping"))
+        messages = []
+        for piece in entry.pieces:
+            node = mapping.get(self.keys.get(piece.id, piece.id))
+            message = _dict(node).get("message")
+            if not isinstance(message, dict):
+                raise rewritten(self.offset)
+            messages.append(message)
+        blocks = [block for message in messages[1:] for block in _chatgpt_blocks(message)]
+        blocks += _chatgpt_blocks(messages[0])
+        if entry.calls:
+            blocks = _chatgpt_call(entry.id, messages[0], blocks)
+        elif entry.id in self.answers:
+            plain = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else None
+            inner = blocks if plain is None else plain
+            call = self.answers[entry.id]
+            blocks = [{"type": "tool_result", "tool_use_id": call, "content": inner}]
+        content = _render(blocks)
+        content.time = parse_time(messages[0].get("create_time"))
+        return content
+
+
+def _chatgpt_recipient(message: Json) -> str | None:
+    """The tool that a message is sent to; None if it is for people."""
+    recipient = message.get("recipient")
+    return recipient if isinstance(recipient, str) and recipient not in ("", "all") else None
+
+
+def _chatgpt_call(id: str, message: Json, blocks: list[Json]) -> list[Json]:
+    """The blocks of a message that calls a tool: what it says is what the tool is given."""
+    said = "\n".join(block["text"] for block in blocks if block["type"] == "text")
+    given = _given(said)
+    if given == {"text": said} and _dict(message.get("content")).get("content_type") == "code":
+        given = {"code": said}
+    name = _chatgpt_recipient(message) or "tool"
+    call = {"type": "tool_use", "id": id, "name": name, "input": given}
+    return [*(block for block in blocks if block["type"] != "text"), call]
+
+
+def _chatgpt_blocks(message: Json) -> list[Json]:
+    content = _dict(message.get("content"))
+    kind = content.get("content_type")
+    if kind == "thoughts":
+        thoughts = map(_dict, _list(content.get("thoughts")))
+        texts = ["\n".join(_strings(t.get("summary"), t.get("content"))) for t in thoughts]
+        return [{"type": "thinking", "thinking": text} for text in texts if text]
+    if kind == "reasoning_recap":
+        return [{"type": "thinking", "thinking": t} for t in _strings(content.get("content"))]
+    names = _chatgpt_files(message)
+    blocks = [block for part in _list(content.get("parts")) for block in _chatgpt_part(part, names)]
+    title, url = content.get("title"), content.get("url")
+    about = " ".join(_strings(title, url)) if kind == "tether_quote" else ""
+    texts = _strings(about, content.get("text"))
+    if kind == "tether_browsing_display":
+        texts = _strings(content.get("result"), content.get("summary"))[:1]
+    elif kind == "system_error":
+        texts = [f"[error] {' '.join(_strings(content.get('name'), content.get('text')))}"]
+    blocks += map(_text, texts)
+    if not blocks and isinstance(kind, str) and kind not in ("text", "multimodal_text", "code"):
+        known = ("execution_output", "tether_quote", "tether_browsing_display")
+        blocks = [] if kind in known else [{**content, "type": kind}]
+    # What was attached without a part of its own.
+    return [*blocks, *(_file_block(name, media) for name, media in names.values())]
+
+
+def _chatgpt_files(message: Json) -> dict[str, tuple[str, object]]:
+    """Id of an attached file -> its name and media type."""
+    files = map(_dict, _list(_dict(message.get("metadata")).get("attachments")))
+    return {
+        str(file.get("id") or number): (file["name"], file.get("mimeType") or file.get("mime_type"))
+        for number, file in enumerate(files)
+        if isinstance(file.get("name"), str)
+    }
+
+
+def _chatgpt_part(part: object, names: dict[str, tuple[str, object]]) -> list[Json]:
+    """The blocks of one part; takes the name of the file it points to out of `names`."""
+    if isinstance(part, str):
+        return [_text(part)] if part else []
+    if not isinstance(part, dict):
+        return []
+    kind = part.get("content_type")
+    kind = kind if isinstance(kind, str) else "unknown"
+    if isinstance(part.get("text"), str):  # a transcription
+        return [_text(part["text"])]
+    pointer = part.get("asset_pointer")
+    if not isinstance(pointer, str):
+        return [{**part, "type": kind}]
+    name, _ = names.pop(pointer.rpartition("/")[2], ("", None))
+    media = kind.partition("_")[0] + "/"
+    block = _file_block(name, media, {"type": "file", "file_id": pointer})
+    for side in ("width", "height"):
+        if side in part:
+            block[side] = part[side]
+    return [block]
+
+
+def read_chatgpt(stream: BinaryIO) -> Iterator[Draft]:
+    """The conversations of an export, one by one."""
+    documents = Documents(stream, is_chatgpt_talk)
+    return _read_talks("chatgpt", documents, lambda *talk: _ChatgptTalk(*talk).finish)
+
+
+# ================================================================================================
+# 14. Claude.ai
+#
+# An export: an array of conversations, each with `chat_messages`, which in newer exports name
+# their parents.
+# ================================================================================================
+
+_CLAUDE_AI_ROLES = {"human": "user", "assistant": "assistant"}
+_CLAUDE_AI_ROOT = "00000000-0000-4000-8000-000000000000"
+_CLAUDE_AI_NOT_SHOWN = re.compile(r"\s*(```\s*)?This block is not supported on your current device")
+
+
+def is_claude_ai_talk(record: Json) -> bool:
+    """Whether this looks like a conversation of a Claude.ai export."""
+    return isinstance(record.get("chat_messages"), list)
+
+
+class _ClaudeAiTalk:
+    __slots__ = ("documents", "leaf", "linked", "names", "offset", "out", "parents")
+
+    def __init__(self, documents: Documents, found: Found, talk: Json) -> None:
+        self.documents = documents
+        self.offset = found.offset
+        self.out = out = _begin_talk("claude-ai", self.content)
+        out.session = native_id(talk.get("uuid"))
+        out.part = 0 if out.session else found.line
+        out.title = _title_of(talk.get("name"))
+        out.time = parse_time(talk.get("created_at"))
+        _note_mended(out, found)
+        self.leaf = talk.get("current_leaf_message_uuid")
+        self.names: dict[str, int] = {}  # uuid -> entry
+        self.parents: list[object] = []  # of each entry, as it names it
+        messages = talk.get("chat_messages")
+        if not isinstance(messages, list):
+            words = "entry without chat_messages"
+            out.notes.add(words, f"conversation {found.line}: {words}")
+            messages = []
+        self.linked = any("parent_message_uuid" in _dict(each) for each in messages)
+        for number, message in enumerate(messages):
+            self._take(number, message, messages)
+
+    def _take(self, number: int, message: object, messages: list[Any]) -> None:
+        out = self.out
+        out.counts.records += 1
+        sender = _dict(message).get("sender")
+        role = _CLAUDE_AI_ROLES.get(sender) if isinstance(sender, str) else None
+        if not isinstance(message, dict) or role is None or _is_too_deep(message):
+            _no_record(out, number + 1, "is no message")
+            return
+        id = native_id(message.get("uuid")) or f"{out.session}#{number}"
+        if id in self.names:
+            first = messages[out.entries[self.names[id]].pieces[0].index]
+            same = all(first.get(name) == message.get(name) for name in ("text", "content"))
+            _known_again(out, number + 1, same)
+            return
+        self.names[id] = len(out.entries)
+        out.entries.append(Entry(role, Piece(id, Found(None, number + 1, self.offset, number))))
+        self.parents.append(message.get("parent_message_uuid", ""))
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        out = self.out
+        for entry in out.entries:
+            entry.node = known(entry.id)
+        hang(out.entries, [self._parent(n, wanted) for n, wanted in enumerate(self.parents)])
+        out.active = last_leaf(out.entries)
+        if self.leaf is not None and out.entries:
+            named = self.names.get(self.leaf) if isinstance(self.leaf, str) else None
+            out.active = out.active if named is None else named
+            if named is None:
+                words = "current_leaf_message_uuid is no message; the last leaf is taken instead"
+                out.notes.add("current_leaf_message_uuid not in file", words)
+        return out
+
+    def _parent(self, index: int, wanted: object) -> int:
+        if not self.linked:
+            return index - 1 if index else ROOT
+        if wanted is None or wanted == _CLAUDE_AI_ROOT:
+            return ROOT
+        if wanted == "" and index == 0:
+            return ROOT
+        return self.names.get(wanted, LOST) if isinstance(wanted, str) else LOST
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        messages = _list(self.documents.at(self.offset).get("chat_messages"))
+        index = entry.pieces[0].index
+        message = messages[index] if index < len(messages) else None
+        if not isinstance(message, dict):
+            raise rewritten(self.offset)
+        content = _render(_claude_ai_blocks(message, entry.id))
+        content.time = parse_time(message.get("created_at"))
+        return content
+
+
+def _claude_ai_blocks(message: Json, id: str) -> list[Json]:
+    blocks: list[Json] = []
+    call = None  # the id given to the last call that has none
+    for number, block in enumerate(_list(message.get("content"))):
+        if not isinstance(block, dict) or block.get("type") == "token_budget":
+            continue
+        block = {
+            name: value
+            for name, value in block.items()
+            if name not in ("start_timestamp", "stop_timestamp") and value not in (None, [])
+        }
+        kind = block.get("type")
+        if kind == "tool_use" and not isinstance(block.get("id"), str):
+            call = block["id"] = f"{id}#{number}"
+        elif kind == "tool_result" and not isinstance(block.get("tool_use_id"), str):
+            block["tool_use_id"] = call or f"{id}#?"
+        if kind != "text" or block.get("text"):
+            blocks.append(block)
+    text = message.get("text")
+    # It repeats the content, or says only that something cannot be shown.
+    said = any(block.get("type") == "text" for block in blocks)
+    said = said or (len(blocks) > 0 and _CLAUDE_AI_NOT_SHOWN.match(str(text)) is not None)
+    if not said:
+        blocks += map(_text, _strings(text))
+    for file in map(_dict, _list(message.get("attachments"))):
+        inside = file.get("extracted_content")
+        source: Json = {"type": "text", "media_type": "text/plain", "data": inside}
+        source = source if isinstance(inside, str) else {"type": "file"}
+        blocks.append(_file_block(file.get("file_name"), "text/plain", source))
+    for file in map(_dict, _list(message.get("files"))):
+        uuid = _strings(file.get("file_uuid"))
+        source = {"type": "file", "file_id": uuid[0]} if uuid else {"type": "file"}
+        blocks.append(_file_block(file.get("file_name"), None, source))
+    return blocks
+
+
+def read_claude_ai(stream: BinaryIO) -> Iterator[Draft]:
+    """The conversations of an export, one by one."""
+    documents = Documents(stream, is_claude_ai_talk)
+    return _read_talks("claude-ai", documents, lambda *talk: _ClaudeAiTalk(*talk).finish)
+
+
+# ================================================================================================
+# 15. OpenCode
+#
+# What `opencode export` prints: {"info", "messages": [{"info", "parts"}]}. Section 12 makes the
+# same of a database and of a storage folder. There are no links: time is the order.
+# ================================================================================================
+
+
+def is_opencode_talk(record: Json) -> bool:
+    """Whether this looks like a session of OpenCode, or one of its messages cut out of it."""
+    if not isinstance(record.get("info"), dict):
+        return False
+    if isinstance(record.get("messages"), list):
+        return True
+    return isinstance(record.get("parts"), list) and "sessionID" in record["info"]
+
+
+class _OpencodeTalk:
+    __slots__ = ("cwd", "documents", "out", "revert", "seen", "spots", "trigger")
+
+    def __init__(self, documents: Documents, found: Found, info: Json) -> None:
+        self.documents = documents
+        self.out = out = _begin_talk("opencode", self.content)
+        out.session = native_id(info.get("id"))
+        out.part = 0 if out.session else found.line
+        out.title = _title_of(info.get("title"))
+        out.cwd = self.cwd = _path_in({"cwd": info.get("directory")})
+        out.time = _milliseconds(_dict(info.get("time")).get("created"))
+        _note_mended(out, found)
+        revert = info.get("revert")
+        if isinstance(revert, str):  # as a database has it
+            revert = _given(revert)
+        self.revert: Json = _dict(revert)
+        self.trigger: Json | None = None  # the compaction that a summary must follow
+        self.seen: dict[str, int] = {}  # id -> entry
+        # Of each message: time, id, number, offset of its document, index there (-1: it alone).
+        self.spots: list[tuple[int, str, int, int, int]] = []
+
+    def add(self, message: object, offset: int, index: int) -> None:
+        """Count one message."""
+        out = self.out
+        out.counts.records += 1
+        number = len(self.spots) + 1
+        info = _dict(_dict(message).get("info"))
+        time = _dict(info.get("time")).get("created")
+        last = self.spots[-1][0] if self.spots else 0
+        time = time if type(time) is int else last
+        id = native_id(info.get("id")) or f"{out.session}#{number}"
+        self.spots.append((time, id, number, offset, index))
+
+    def read_all(self) -> Draft:
+        """Make entries of the messages, in order of time."""
+        out = self.out
+        undone = self.revert.get("messageID")
+        stays: int | None = None  # how many entries an undo left
+        for spot in sorted(self.spots):
+            if spot[1] == undone and stays is None:
+                stays = len(out.entries) + isinstance(self.revert.get("partID"), str)
+            self._take(spot)
+        for index, entry in enumerate(out.entries):
+            entry.parent = index - 1 if index else ROOT
+        if stays is not None and stays < len(out.entries):
+            out.undone = True
+            out.active = stays - 1 if stays else None
+        elif out.entries:
+            out.active = len(out.entries) - 1
+        return self.finish
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript. `known` gives the node that carries a native id already."""
+        for entry in self.out.entries:
+            entry.node = known(entry.id)
+        return self.out
+
+    def _take(self, spot: tuple[int, str, int, int, int]) -> None:
+        _, id, number, offset, index = spot
+        out = self.out
+        message = self._message(offset, index)
+        info, parts = _dict(_dict(message).get("info")), _list(_dict(message).get("parts"))
+        role = info.get("role")
+        if role not in ("user", "assistant") or _is_too_deep(message):
+            _no_record(out, number, "is no message")
+            return
+        if id in self.seen:
+            first = out.entries[self.seen[id]].pieces[0]
+            _known_again(out, number, self._message(first.offset, first.index) == message)
+            return
+        if role == "user":
+            triggers = [part for part in map(_dict, parts) if part.get("type") == "compaction"]
+            self.trigger = triggers[0] if triggers else None
+            if triggers and not _opencode_blocks(parts):
+                _count(out.counts.skipped, "compaction trigger")
+                return
+        self.seen[id] = len(out.entries)
+        entry = Entry(role, Piece(id, Found(None, number, offset, index)))
+        entry.error = isinstance(info.get("error"), dict)
+        if role == "assistant" and info.get("summary") is True and not entry.error:
+            entry.role = "summary"
+            entry.compaction = self._compaction()
+        out.entries.append(entry)
+
+    def _compaction(self) -> Compaction:
+        trigger, self.trigger = self.trigger, None
+        if trigger is None:
+            return Compaction(None)
+        told = Compaction("auto" if trigger.get("auto") is True else "manual")
+        tail = trigger.get("tail_start_id")
+        start = self.seen.get(tail) if isinstance(tail, str) else None
+        if start is not None:
+            told.kept = list(range(start, len(self.out.entries)))
+        return told
+
+    def _message(self, offset: int, index: int) -> object:
+        document = self.documents.at(offset)
+        if index < 0:
+            return document
+        messages = _list(document.get("messages"))
+        if index >= len(messages):
+            raise rewritten(offset)
+        return messages[index]
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        piece = entry.pieces[0]
+        message = self._message(piece.offset, piece.index)
+        if not isinstance(message, dict) or not isinstance(message.get("info"), dict):
+            raise rewritten(piece.offset)
+        info = message["info"]
+        blocks = _opencode_blocks(_list(message.get("parts")))
+        error = _dict(info.get("error"))
+        if error and not blocks:
+            told = _strings(error.get("name"), _dict(error.get("data")).get("message"))
+            blocks = [_text(f"[error] {': '.join(told)}")]
+        content = _render(blocks)
+        content.time = _milliseconds(_dict(info.get("time")).get("created"))
+        content.cwd = _path_in(_dict(info.get("path"))) or self.cwd
+        usage = info.get("tokens")
+        if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+            content.usage = usage
+        return content
+
+
+def _milliseconds(value: object) -> int | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return parse_time(value / 1000 if abs(value) < 1000 * SECONDS_MAX else None)
+    return None
+
+
+def _opencode_blocks(parts: list[Any]) -> list[Json]:
+    """What the parts of a message say. Injected text and state say nothing."""
+    blocks: list[Json] = []
+    for number, part in enumerate(map(_dict, parts)):
+        kind, text = part.get("type"), part.get("text")
+        if kind == "text" and isinstance(text, str) and part.get("synthetic") is not True:
+            blocks.append(_text(text))
+        elif kind == "reasoning" and isinstance(text, str):
+            blocks.append({"type": "thinking", "thinking": text})
+        elif kind == "file":
+            blocks.append(_opencode_file(part))
+        elif kind == "subtask":
+            said = ": ".join(_strings(part.get("agent"), part.get("prompt")))
+            blocks.append(_text(f"[subtask] {said}"))
+        elif kind == "tool":
+            blocks += _opencode_tool(part, number)
+    return blocks
+
+
+def _opencode_file(part: Json) -> Json:
+    media = part.get("mime")
+    return _file_block(part.get("filename"), media, _from_url(part.get("url"), media))
+
+
+def _opencode_tool(part: Json, number: int) -> list[Json]:
+    """The call and, if it ended, its result."""
+    state = _dict(part.get("state"))
+    id = native_id(part.get("callID")) or native_id(part.get("id")) or f"call {number}"
+    name = native_id(part.get("tool")) or "tool"
+    blocks: list[Json] = [
+        {"type": "tool_use", "id": id, "name": name, "input": _dict(state.get("input"))}
+    ]
+    if state.get("status") == "completed":
+        said = state.get("output")
+        content: Any = said if isinstance(said, str) else ""
+        files = [_opencode_file(file) for file in map(_dict, _list(state.get("attachments")))]
+        if files:
+            content = [_text(content), *files]
+        blocks.append({"type": "tool_result", "tool_use_id": id, "content": content})
+    elif state.get("status") == "error":
+        said = state.get("error")
+        content = said if isinstance(said, str) else ""
+        result = {"type": "tool_result", "tool_use_id": id, "content": content, "is_error": True}
+        blocks.append(result)
+    return blocks
+
+
+def read_opencode(stream: BinaryIO) -> Iterator[Draft]:
+    """The sessions in a stream, one by one. Messages cut out of a damaged one count as one."""
+    documents = Documents(stream, is_opencode_talk)
+    loose: _OpencodeTalk | None = None
+    broken = _Broken("opencode")
+    for found in documents:
+        document = found.value
+        if document is not None and "messages" not in document and is_opencode_talk(document):
+            session = {"id": document["info"].get("sessionID")}
+            if loose is not None and loose.out.session != native_id(session["id"]):
+                yield loose.read_all()
+                loose = None
+            loose = loose or _OpencodeTalk(documents, found, session)
+            loose.add(document, found.offset, -1)
+            continue
+        if loose is not None:
+            yield loose.read_all()
+            loose = None
+        if document is None:
+            broken.take(found)
+            continue
+        talk = _OpencodeTalk(documents, found, _dict(document.get("info")))
+        messages = document.get("messages")
+        if not isinstance(messages, list):
+            why = _strings(document.get("why")) or ["it has no messages"]
+            talk.out.notes.add("no messages", f"conversation {found.line}: {why[0]}")
+            talk.out.counts.records = talk.out.counts.bad = 1
+            messages = []
+        for index, message in enumerate(messages):
+            talk.add(message, found.offset, index)
+        yield talk.read_all()
+    if loose is not None:
+        yield loose.read_all()
+    yield from broken.drafts()
+
+
+# ================================================================================================
+# 16. Plain arrays
+#
+# Messages as the APIs of OpenAI and Anthropic take them: an array of them, or a request with
+# `messages` and for Anthropic `system`. There are no ids: a message is known by what it says and
+# what it hangs on. Both share these, since a talk without tools may be of either.
+# ================================================================================================
+
+_OPENAI_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_OPENAI_PARTS = ("image_url", "input_audio", "refusal", "file", "input_text", "output_text")
+_ANTHROPIC_BLOCKS = (
+    "tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document",
+    "server_tool_use",
+)  # fmt: skip
+
+
+def is_array_message(record: Json) -> bool:
+    """Whether this looks like a message as an API takes it."""
+    if not isinstance(record.get("role"), str) or record["role"] not in _OPENAI_ROLES:
+        return False
+    content = record.get("content")
+    said = isinstance(content, (str, list)) or (content is None and "content" in record)
+    return said or "tool_calls" in record or "function_call" in record
+
+
+def is_array_request(record: Json) -> bool:
+    """Whether this looks like a request, or another object around such messages."""
+    messages = record.get("messages")
+    return isinstance(messages, list) and any(
+        isinstance(each, dict) and is_array_message(each) for each in messages
+    )
+
+
+def array_dialect(record: Json) -> str | None:
+    """ "openai" or "anthropic" for a message or request that shows which; else None."""
+    if is_array_request(record):
+        if isinstance(record.get("system"), (str, list)):
+            return "anthropic"
+        found = [array_dialect(each) for each in record["messages"] if isinstance(each, dict)]
+        return next((each for each in found if each is not None), None)
+    if not is_array_message(record):
+        return None
+    if record["role"] not in ("user", "assistant"):
+        return "openai"
+    if any(name in record for name in ("tool_calls", "function_call", "tool_call_id")):
+        return "openai"
+    content = record.get("content")
+    if _has_block(content, *_ANTHROPIC_BLOCKS):
+        return "anthropic"
+    return "openai" if _has_block(content, *_OPENAI_PARTS) else None
+
+
+def is_array_value(record: Json) -> bool:
+    """Whether this is a message or a request."""
+    return is_array_message(record) or is_array_request(record)
+
+
+class _ArrayTalk:
+    __slots__ = ("answers", "call", "documents", "last", "mended", "number", "out")
+
+    def __init__(self, format: str, documents: Documents, part: int) -> None:
+        self.documents = documents
+        self.out = out = Transcript(format, False, self.content)
+        out.space, out.unit, out.part = "array", "message", part
+        self.answers: dict[int, str] = {}  # number of a result without a call's id -> that id
+        self.call: str | None = None  # id of the last call
+        self.last = ""  # id of the message before
+        self.number = 0
+        self.mended = False
+
+    def add_request(self, found: Found, request: Json) -> None:
+        """Take the messages of a request, its system prompt first."""
+        system = request.get("system")
+        if _array_blocks("system", {"content": system}, 0, None):
+            self._add({"role": "system", "content": system}, found, -2)
+        for index, message in enumerate(_list(request.get("messages"))):
+            self._add(message, found, index)
+        self.out.title = _title_of(request.get("title"))
+
+    def add(self, found: Found) -> None:
+        """Take one message that stands alone."""
+        self._add(found.value, found, -1)
+
+    def _add(self, message: object, found: Found, index: int) -> None:
+        out = self.out
+        self.number += 1
+        out.counts.records += 1
+        if found.mended and not self.mended:
+            self.mended = True
+            out.notes.add("lone surrogate", f"message {self.number}: half a character, now U+FFFD")
+        if not isinstance(message, dict) or not is_array_message(message):
+            words = "is torn" if found.torn else "is no message"
+            _no_record(out, self.number, words)
+            return
+        if _is_too_deep(message):
+            _no_record(out, self.number, "is nested too deep")
+            return
+        role = _OPENAI_ROLES[message["role"]]
+        if role == "tool":
+            call = native_id(message.get("tool_call_id")) or self.call
+            if call is not None:
+                self.answers[self.number] = call
+        blocks = _array_blocks(role, message, self.number, self.answers.get(self.number))
+        said = [self.last, role, list(map(_without_marks, blocks))]
+        exact = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        id = self.last = "#" + sha256(exact.encode())
+        piece = Piece(id, Found(None, self.number, found.offset, index))
+        entry = Entry(role, piece)
+        entry.calls = role == "assistant" and _has_block(blocks, "tool_use")
+        for block in blocks if entry.calls else ():
+            if block.get("type") == "tool_use":
+                self.call = native_id(block.get("id"))
+        if role == "tool":
+            entry.results = True
+        elif role == "user" and _has_block(blocks, "tool_result"):
+            entry.results = True
+            only = all(_has_block([block], "tool_result") for block in blocks)
+            entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+        entry.parent = len(out.entries) - 1 if out.entries else ROOT
+        out.entries.append(entry)
+
+    def finish(self, known: Known) -> Transcript:
+        """The transcript; there are no ids that `known` could have a say in."""
+        if self.out.entries:
+            self.out.active = len(self.out.entries) - 1
+        return self.out
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        piece = entry.pieces[0]
+        document = self.documents.at(piece.offset)
+        message: object = document
+        if piece.index == -2:
+            message = {"role": "system", "content": document.get("system")}
+        elif piece.index >= 0:
+            messages = _list(document.get("messages"))
+            message = messages[piece.index] if piece.index < len(messages) else None
+        if not isinstance(message, dict) or not is_array_message(message):
+            raise rewritten(piece.offset)
+        role = _OPENAI_ROLES[message["role"]]
+        content = _render(_array_blocks(role, message, piece.line, self.answers.get(piece.line)))
+        usage = message.get("usage")
+        if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
+            content.usage = usage
+        return content
+
+
+def _without_marks(block: Json) -> Json:
+    """`block` without what moves from request to request."""
+    block = {name: value for name, value in block.items() if name != "cache_control"}
+    if isinstance(block.get("content"), list):
+        inner = block["content"]
+        block["content"] = [_without_marks(b) if isinstance(b, dict) else b for b in inner]
+    return block
+
+
+def _array_blocks(role: str, message: Json, number: int, call: str | None) -> list[Json]:
+    """The blocks of a message; `call` is what it answers, for the role tool."""
+    content = message.get("content")
+    blocks = [_text(content)] if isinstance(content, str) and content else []
+    for part in _list(content):
+        if isinstance(part, str):
+            part = _text(part)
+        if isinstance(part, dict):
+            blocks.append(_openai_part(part))
+    for name in ("reasoning_content", "refusal"):
+        for text in _strings(message.get(name)):
+            thinking = {"type": "thinking", "thinking": text}
+            blocks.insert(0, thinking if name == "reasoning_content" else _text(text))
+    if role == "tool":
+        plain = blocks[0]["text"] if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} else ""
+        if call is not None:
+            inner: Any = plain or blocks or ""
+            return [{"type": "tool_result", "tool_use_id": call, "content": inner}]
+    calls = [*map(_dict, _list(message.get("tool_calls")))]
+    old = message.get("function_call")
+    if isinstance(old, dict):
+        calls.append({"function": old})
+    for index, each in enumerate(calls):
+        blocks.append(_openai_call(each, f"#{number}.{index}"))
+    return blocks
+
+
+def _openai_call(call: Json, id: str) -> Json:
+    told = _dict(call.get("function")) or _dict(call.get("custom"))
+    given = told.get("arguments", told.get("input"))
+    name = native_id(told.get("name")) or "tool"
+    id = native_id(call.get("id")) or id
+    return {"type": "tool_use", "id": id, "name": name, "input": _given(given)}
+
+
+def _openai_part(part: Json) -> Json:
+    """A part of OpenAI as a block; others are blocks already."""
+    kind = part.get("type")
+    if kind in ("input_text", "output_text") and isinstance(part.get("text"), str):
+        return _text(part["text"])
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return _text(part["refusal"])
+    if kind == "image_url":
+        url = part.get("image_url")
+        url = url.get("url") if isinstance(url, dict) else url
+        return {"type": "image", "source": _from_url(url, None)}
+    if kind == "input_audio":
+        told = _dict(part.get("input_audio"))
+        media = f"audio/{''.join(_strings(told.get('format'))) or 'unknown'}"
+        source = {"type": "base64", "media_type": media, "data": told.get("data")}
+        return {"type": "audio", "source": source}
+    if kind == "file":
+        told = _dict(part.get("file"))
+        source = _from_url(told.get("file_data"), None)
+        if source == {"type": "file"} and _strings(told.get("file_id")):
+            source["file_id"] = told["file_id"]
+        return _file_block(told.get("filename"), source.get("media_type"), source)
+    return part
+
+
+def _read_arrays(format: str, stream: BinaryIO) -> Iterator[Draft]:
+    documents = Documents(stream, is_array_value)
+    talk: _ArrayTalk | None = None  # of the messages that stand alone
+    part = 0
+    for found in documents:
+        if found.value is not None and is_array_request(found.value):
+            request = _ArrayTalk(format, documents, part)
+            request.add_request(found, found.value)
+            part += 1
+            yield request.finish
+        else:
+            talk = talk or _ArrayTalk(format, documents, part)
+            talk.add(found)
+    if talk is not None:
+        talk.out.part = part
+        yield talk.finish
+
+
+def read_openai(stream: BinaryIO) -> Iterator[Draft]:
+    """The one conversation of an array, or of each request of a file."""
+    return _read_arrays("openai", stream)
+
+
+def read_anthropic(stream: BinaryIO) -> Iterator[Draft]:
+    """The one conversation of an array, or of each request of a file."""
+    return _read_arrays("anthropic", stream)
+
+
+# ================================================================================================
+# 17. timeline-json
+#
+# Documents that `tl export --format json` writes: a whole timeline, or a part of one path. What is
+# wrong with one is an error that says where; nothing of it is read in then. A document is held as
+# rows, like a database; what its nodes say is read again as it is written.
+# ================================================================================================
+
+DOCUMENT_MARK = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"timeline_json"\s*:')
+DOCUMENT_VERSION = 1
+IDENTITY_CHARS_MAX = 8_192  # a path of PATH_CHARS_MAX may be part of one
+SOURCE_CHARS_MAX = 65_536  # as JSON
+_MISSING = object()
+
+
+class Unfit(Unreadable):
+    """A document that is damaged, or that speaks of what cannot be."""
+
+
+def _argument(name: str, kind: str, choices: tuple[str, ...] = ()) -> timeline.Argument:
+    return timeline.Argument(name, kind, "", choices=choices)
+
+
+# What a field must be, checked as the engine checks its own arguments.
+_FIELDS = {
+    each.name: each
+    for each in (
+        _argument("node", "node"),
+        _argument("parent", "node"),
+        _argument("role", "choice", timeline.ROLES),
+        _argument("text", "text"),
+        _argument("tokens", "tokens"),
+        _argument("created_at", "count"),
+        _argument("zone", "choice", ("hot", "archive")),
+        _argument("pinned", "flag"),
+        _argument("held", "flag"),
+        _argument("excluded", "flag"),
+        _argument("joins", "flag"),
+        _argument("purged", "flag"),
+        _argument("intent", "intent"),
+        _argument("from", "node"),
+        _argument("to", "node"),
+        _argument("kind", "choice", ("real", "placeholder")),
+        _argument("supersedes", "node"),
+        _argument("derived_from", "nodes"),
+        _argument("copy_of", "node"),
+        _argument("log_id", "string"),
+        _argument("timeline_id", "timeline"),
+        _argument("title", "title"),
+        _argument("titled", "flag"),
+        _argument("estimator", "choice", timeline.ESTIMATORS),
+        _argument("above", "node"),
+        _argument("name", "string"),
+        _argument("head", "node"),
+        _argument("fork_node", "node"),
+        _argument("status", "choice", timeline.STATUS_NAMES),
+        _argument("current", "flag"),
+        _argument("imported", "flag"),
+        _argument("number", "count"),
+        _argument("of", "count"),
+        _argument("archived_from", "node"),
+        _argument("session", "string"),
+        _argument("branch", "count"),
+    )
+}
+
+
+class _Object:
+    """A JSON object of a document; `where` names it in errors."""
+
+    __slots__ = ("value", "where")
+
+    def __init__(self, value: object, where: str) -> None:
+        if type(value) is not dict:
+            raise Unfit(f"{where} is no JSON object")
+        self.value: Json = value
+        self.where = where
+
+    def wrong(self, what: str) -> Unfit:
+        return Unfit(f"{self.where}: {what}")
+
+    def get(self, name: str, default: object = _MISSING) -> Any:
+        """The checked value of a field; None counts as missing."""
+        value = self.value.get(name)
+        if value is None:
+            if default is _MISSING:
+                raise self.wrong(f"{name} is missing")
+            return default
+        try:
+            return timeline.check_value(_FIELDS[name], value)
+        except timeline.InvalidArgument as error:
+            raise self.wrong(str(error)) from None
+
+    def object(self, name: str) -> _Object | None:
+        value = self.value.get(name)
+        return None if value is None else _Object(value, f"{self.where}: {name}")
+
+    def objects(self, name: str) -> list[_Object]:
+        values = self._list(name)
+        return [_Object(each, f"{self.where}: {name}[{at}]") for at, each in enumerate(values)]
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        values = self._list(name)
+        if not all(type(each) is str and len(each) <= IDENTITY_CHARS_MAX for each in values):
+            raise self.wrong(f"{name} must be a list of short strings")
+        return tuple(values)
+
+    def source(self) -> Json | None:
+        source = self.object("source")
+        if source is None:
+            return None
+        if len(compact_json(source.value)) > SOURCE_CHARS_MAX:
+            raise self.wrong(f"source has more than {SOURCE_CHARS_MAX} characters")
+        for name in ("format", "session", "id", "cwd", "kind", "gap"):
+            if type(source.value.get(name, "")) is not str:
+                raise source.wrong(f"{name} must be a string")
+        return source.value
+
+    def _list(self, name: str) -> list[Any]:
+        values = self.value.get(name)
+        if values is None:
+            return []
+        if type(values) is not list:
+            raise self.wrong(f"{name} must be a list")
+        return values
+
+
+class DocumentNode:
+    """What a node of a document says; numbers are those of the document."""
+
+    __slots__ = (
+        "blocks", "cold", "copy_of", "created_at", "derived_from", "excluded", "held", "ids",
+        "intent", "joins", "kind", "number", "parent", "pinned", "purged", "role", "source", "span",
+        "supersedes", "text", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, row: _Object) -> None:
+        self.number: int = row.get("node")
+        if self.number == 0:
+            raise row.wrong("n0 is the root, which no document lists")
+        row.where = f"{row.where} (n{self.number})"
+        self.parent: int = row.get("parent")
+        self.role: str = row.get("role")
+        self.text: str = row.get("text")
+        self.tokens: int = row.get("tokens")
+        self.created_at: int | None = row.get("created_at", None)
+        self.cold = row.get("zone", "hot") == "archive"
+        self.pinned: bool = row.get("pinned", False)
+        self.held: bool = row.get("held", False)
+        self.excluded: bool = row.get("excluded", False)
+        self.joins: bool = row.get("joins", False)
+        self.purged: bool = row.get("purged", False)
+        self.intent: Json | None = row.get("intent", None)
+        self.ids = row.strings("ids")
+        self.source = row.source()
+        self.copy_of: int | None = None
+        if self.source is not None:
+            self.copy_of = _Object(self.source, f"{row.where}: source").get("copy_of", None)
+        self.blocks = [each.value for each in row.objects("blocks")]
+        self._check_content(row)
+        self.kind: str | None = None
+        self.span: tuple[int, int] | None = None
+        self.supersedes: int | None = None
+        self.derived_from: list[int] = []
+        summary = row.object("summary")
+        if summary is not None:
+            self._take_summary(row, summary)
+
+    def _check_content(self, row: _Object) -> None:
+        if self.blocks and len(compact_json(self.blocks).encode()) > timeline.BLOCKS_BYTES_MAX:
+            raise row.wrong(f"blocks are above the limit of {timeline.BLOCKS_BYTES_MAX} bytes")
+        if self.purged and (self.text or self.blocks):
+            raise row.wrong("purged, but it has a text or blocks")
+        if self.pinned and self.excluded:
+            raise row.wrong("pinned and excluded at once: a unit is one of them at most")
+
+    def _take_summary(self, row: _Object, summary: _Object) -> None:
+        self.kind = summary.get("kind", "real")
+        self.span = summary.get("from"), summary.get("to")
+        self.supersedes = summary.get("supersedes", None)
+        self.derived_from = summary.get("derived_from", [])
+        if self.role != "summary" or self.joins or self.blocks:
+            raise row.wrong("a summary has the role summary, and neither blocks nor joins")
+        if self.kind == "placeholder" and (
+            self.pinned or self.excluded or self.cold or self.ids or self.source or self.intent
+            or self.supersedes is not None or self.derived_from or self.copy_of is not None
+            or self.tokens != timeline.RESERVE_TOKENS
+        ):  # fmt: skip
+            raise row.wrong(
+                f"a placeholder has {timeline.RESERVE_TOKENS} tokens, and no marks or links of its "
+                "own"
+            )
+
+
+class DocumentBranch:
+    """A branch of a document. `head`, `fork_node` and `top` (of its archived part) are places."""
+
+    __slots__ = (
+        "current", "fork_node", "head", "imported", "name", "number", "of", "status", "top",
+    )  # fmt: skip
+
+    def __init__(self, row: _Object) -> None:
+        name: str = row.get("name")
+        try:
+            self.name = timeline.check_name(name)
+        except timeline.InvalidArgument as error:
+            raise row.wrong(str(error)) from None
+        row.where = f"branch {timeline.quoted(name)}"
+        self.number: int = row.get("number")
+        self.of: int | None = row.get("of", None)
+        self.status = timeline.STATUS_NAMES.index(row.get("status"))
+        self.current: bool = row.get("current", False)
+        self.imported: bool = row.get("imported", False)
+        self.head = self.top = 0
+        self.fork_node: int | None = None
+        if self.current and self.status != timeline.LIVE:
+            raise row.wrong("it has ended, so it is not the current one")
+        if self.of is not None and self.of >= self.number:
+            raise row.wrong(f"it comes of branch number {self.of}, which is not older")
+
+
+class Document:
+    """A document, read and found whole. A node's place counts from 1; 0 is the root.
+
+    `rows` has a row for each place; FROM and TO of it are places too. `outside`: places that hang
+    on the node above the part, which is not in here. `plain`: summaries of what is not in here.
+    `archived`: of each place, whether it is on the archived part of a branch.
+    """
+
+    __slots__ = (
+        "_cold", "_lines", "_stream", "_superseded", "_units", "above", "above_ids", "archived",
+        "branches",
+        "current", "end", "estimator", "excluded", "ids", "key", "log_id", "number", "numbers",
+        "outside", "part", "pins", "place", "plain", "rows", "sessions", "source", "spans", "title",
+        "titled",
+    )  # fmt: skip
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lines: list[object] | None = None  # the nodes, where they do not stand line by line
+        self.rows = timeline.Rows()
+        self.numbers = [0]  # of each place
+        self.place = {0: 0}  # of each number
+        self.ids: list[tuple[str, ...]] = [()]
+        self.pins: list[tuple[int, bool]] = []  # place, is it held
+        self.excluded: dict[int, int] = {}  # first places of units
+        self.outside: set[int] = set()
+        self.plain: set[int] = set()
+        self.spans: set[tuple[int, int]] = set()  # of the placeholders
+        self._units = [0]
+        self._superseded: set[int] = set()
+        self._cold = bytearray(1)
+        self.branches: list[DocumentBranch] = []
+        tail = self._read()
+        self._take_branches(tail)
+        self._take_sessions(tail)
+
+    # -- lines -------------------------------------------------------------------------------------
+
+    def _read(self) -> _Object:
+        """Take in head and nodes; what follows them (whole: all of it)."""
+        stream = self._stream
+        stream.seek(0)
+        head = stream.readline(LINE_BYTES_MAX + 1)
+        start = stream.tell()
+        opening = stream.readline(100)
+        if opening.strip() != b'"nodes":[' or not head.rstrip().endswith(b","):
+            return self._read_whole()
+        top = _Object(_document_json(head.rstrip()[:-1] + b"}", "line 1"), "the document")
+        self._take_head(top)
+        offset, number, comma = start + len(opening), 3, True
+        while True:
+            raw = stream.readline(LINE_BYTES_MAX + 1)
+            if len(raw) > LINE_BYTES_MAX:
+                raise Unfit(f"line {number} is above the limit of {LINE_BYTES_MAX} bytes")
+            line = raw.strip()
+            if line.startswith(b"]"):
+                break
+            where = f"line {number}"
+            if not line:
+                behind = f"n{self.numbers[-1]}" if len(self.rows) else "its head"
+                raise Unfit(f"{where}: it ends in the middle, behind {behind}")
+            if not comma:
+                raise Unfit(f"{where}: no comma before it")
+            comma = line.endswith(b",")
+            record = _document_json(line[:-1] if comma else line, where)
+            self._take_node(_Object(record, where), offset, len(raw))
+            offset += len(raw)
+            number += 1
+        if comma and len(self.rows):
+            raise Unfit(f"line {number}: a comma and no node behind it")
+        rest = stream.read(LINE_BYTES_MAX + 1)
+        if len(rest) > LINE_BYTES_MAX:
+            raise Unfit(f"what follows line {number} is above the limit of {LINE_BYTES_MAX} bytes")
+        end = _document_json(b'{"nodes":[' + line + rest, f"what begins at line {number}")
+        return _Object({**top.value, **_Object(end, "the end").value}, "the document")
+
+    def _read_whole(self) -> _Object:
+        self._stream.seek(0)
+        raw = self._stream.read(LINE_BYTES_MAX + 1)
+        if len(raw) > LINE_BYTES_MAX:
+            raise Unfit(
+                f"it is above {LINE_BYTES_MAX} bytes and has not a node a line, as `tl export "
+                "--format json` writes it"
+            )
+        top = _Object(_document_json(raw, "the document"), "the document")
+        self._take_head(top)
+        nodes = top.value.get("nodes")
+        if type(nodes) is not list:
+            raise top.wrong("nodes must be a list")
+        self._lines = nodes
+        for index, record in enumerate(nodes):
+            self._take_node(_Object(record, f"nodes[{index}]"), index, 0)
+        return top
+
+    def node(self, place: int) -> DocumentNode:
+        """What the node at `place` says, read again.
+
+        Raises:
+            Refused: the file changed meanwhile.
+        """
+        row = self.row(place)
+        try:
+            return DocumentNode(row)
+        except Unfit:
+            raise rewritten(self.rows[place][timeline.OFFSET]) from None
+
+    def row(self, place: int) -> _Object:
+        """The same, unchecked but for its number."""
+        offset, length = self.rows[place][timeline.OFFSET], self.rows[place][timeline.LENGTH]
+        if self._lines is not None:
+            return _Object(self._lines[offset], f"nodes[{offset}]")
+        self._stream.seek(offset)
+        line = self._stream.read(length).strip().removesuffix(b",")
+        try:
+            row = _Object(_document_json(line, "a line"), "a line")
+        except Unfit:
+            raise rewritten(offset) from None
+        if row.value.get("node") != f"n{self.numbers[place]}":
+            raise rewritten(offset)
+        return row
+
+    # -- head --------------------------------------------------------------------------------------
+
+    def _take_head(self, top: _Object) -> None:
+        version = top.value.get("timeline_json")
+        if type(version) is not int or version < 1:
+            raise top.wrong("timeline_json must be a number from 1 on")
+        if version > DOCUMENT_VERSION:
+            raise top.wrong(f"timeline_json {version!s:.20} is of a newer Timeline: upgrade")
+        self.log_id: str = top.get("log_id")
+        if len(self.log_id) != 32 or self.log_id.strip("0123456789abcdef"):
+            raise top.wrong("log_id must be 32 hexadecimal digits")
+        about = top.object("timeline")
+        if about is None:
+            raise top.wrong("timeline is missing")
+        self.number: int = about.get("timeline_id")
+        self.key = f"{self.log_id}/tl{self.number}"
+        self.title: str | None = about.get("title", None)
+        self.titled: bool = about.get("titled", False)
+        self.estimator: str = about.get("estimator")
+        self.source = about.source()
+        part = top.object("part")
+        self.part = part is not None
+        self.above: int = 0 if part is None else part.get("above")
+        self.above_ids = () if part is None else part.strings("above_ids")
+        self.end: int = 0 if part is None else part.get("to")
+
+    def identities(self, place: int) -> tuple[str, ...]:
+        """What a database knows the node by; those of copies still speak of numbers in here."""
+        return self.ids[place] or (self.identity(self.numbers[place]),)
+
+    def identity(self, number: int) -> str:
+        """What a database knows a node by that came from no transcript."""
+        return f"timeline-json\0{self.key}\0n{number}"
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _take_node(self, row: _Object, offset: int, length: int) -> None:
+        node = DocumentNode(row)
+        if node.number <= self.numbers[-1]:
+            known = node.number in self.place
+            raise row.wrong("it is there twice" if known else "its number is below the one before")
+        parent = self.place.get(node.parent)
+        place = len(self.rows) + 1
+        if parent is None and self.part and node.parent == self.above:
+            parent = 0
+            self.outside.add(place)
+        if parent is None:
+            raise row.wrong(f"its parent n{node.parent} does not come before it")
+        above = self.rows[parent]
+        if above[timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            raise row.wrong(f"its parent n{node.parent} is a placeholder, on which nothing hangs")
+        if above[timeline.PREFIX] + node.tokens > timeline.TOKENS_MAX:
+            raise row.wrong(f"the tokens up to it are above the limit of {timeline.TOKENS_MAX}")
+        flags = timeline.ROLES.index(node.role)
+        if node.role == "tool" or node.joins:
+            flags |= timeline.JOINS
+        first, last = self._span(row, node, place, parent)
+        if first:
+            real = node.kind == "real"
+            flags |= timeline.KIND_REAL if real else timeline.KIND_PLACEHOLDER
+        self.rows.add(offset, length, node.tokens, parent, 0, flags, first, last)
+        self.numbers.append(node.number)
+        self.place[node.number] = place
+        self.ids.append(node.ids)
+        self._take_marks(row, node, place, parent, flags)
+
+    def _span(self, row: _Object, node: DocumentNode, place: int, parent: int) -> tuple[int, int]:
+        """The places that a summary stands for, (0, 0) where it is to be a message."""
+        if node.span is None:
+            return 0, 0
+        first, last = (self.place.get(each) for each in node.span)
+        named = "n{}..n{}".format(*node.span)
+        if first is None or last is None:
+            if self.part and node.kind == "real":
+                self.plain.add(place)
+                return 0, 0
+            raise row.wrong(f"it stands for {named}, which does not come before it")
+        rows = self.rows
+        for end in (first, last):
+            if not end or rows[end][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+                raise row.wrong(f"it stands for {named}, but n{self.numbers[end]} is no message")
+        if not timeline.is_ancestor(rows, first, last):
+            raise row.wrong(f"{named} is no interval: the first is not on the path of the last")
+        if rows[first][timeline.PARENT] != parent or (first in self.outside) != (
+            place in self.outside
+        ):
+            raise row.wrong(f"its parent must be that of n{node.span[0]}, beside which it stands")
+        if node.kind == "placeholder":
+            if (first, last) in self.spans:
+                raise row.wrong(f"a second placeholder of {named}")
+            self.spans.add((first, last))
+        self._check_rests(row, node, first, last)
+        return first, last
+
+    def _check_rests(self, row: _Object, node: DocumentNode, first: int, last: int) -> None:
+        """What a summary supersedes and derives from is there, and may be so."""
+        rows = self.rows
+        for each in node.derived_from:
+            place = self.place.get(each)
+            if place is None and self.part:
+                continue
+            if not place or rows[place][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+                raise row.wrong(f"it is derived from n{each}, which is no message before it")
+        if node.supersedes is None:
+            return
+        older = self.place.get(node.supersedes)
+        if older is None and self.part:
+            return
+        if not older or not rows[older][timeline.FLAGS] & timeline.KIND_REAL:
+            raise row.wrong(f"it supersedes n{node.supersedes}, which is no summary before it")
+        if (rows[older][timeline.FROM], rows[older][timeline.TO]) != (first, last):
+            raise row.wrong(f"it supersedes n{node.supersedes}, which has another interval")
+        if older in self._superseded:
+            raise row.wrong(f"it supersedes n{node.supersedes}, as another summary does already")
+        self._superseded.add(older)
+
+    def _take_marks(
+        self, row: _Object, node: DocumentNode, place: int, parent: int, flags: int
+    ) -> None:
+        joined = bool(flags & timeline.JOINS and parent)
+        unit = self._units[parent] if joined else place
+        self._units.append(unit)
+        self._cold.append(node.cold)
+        if node.pinned:
+            self.pins.append((place, node.held))
+        if not joined:
+            if node.excluded:
+                self.excluded[place] = 1
+        elif node.excluded != (unit in self.excluded):
+            raise row.wrong("a unit is excluded as a whole or not at all")
+
+    # -- branches ----------------------------------------------------------------------------------
+
+    def _take_branches(self, top: _Object) -> None:
+        rows = top.objects("branches")
+        if type(top.value.get("branches")) is not list:
+            raise top.wrong("branches must be a list")
+        numbers: set[int] = set()
+        live: set[str] = set()
+        for row in rows:
+            branch = DocumentBranch(row)
+            branch.head = self._head(row, branch)
+            fork = row.get("fork_node", None)
+            if fork is not None and fork not in self.place and not self.part:
+                raise row.wrong(f"its fork_node n{fork} is not in the document")
+            branch.fork_node = self.place.get(fork, 0) if fork is not None else None
+            if branch.number in numbers:
+                raise row.wrong(f"a second branch with the number {branch.number}")
+            if branch.status == timeline.LIVE and branch.name in live:
+                raise row.wrong("a second living branch of this name")
+            numbers.add(branch.number)
+            if branch.status == timeline.LIVE:
+                live.add(branch.name)
+            self.branches.append(branch)
+        for branch in self.branches:
+            if branch.of is not None and branch.of not in numbers:
+                if not self.part:
+                    raise top.wrong(f"no branch has the number {branch.of}")
+                branch.of = None
+        current = [branch for branch in self.branches if branch.current]
+        if len(current) > 1 or (not current and not self.part):
+            raise top.wrong(f"{len(current)} current branches: one of them must be")
+        if self.end and self.end not in self.place:
+            raise top.wrong(f"the part ends at n{self.end}, which is not in the document")
+        self.archived = bytearray(len(self.rows) + 1)
+        if not self.part:
+            self._check_zones(top)
+
+    def _head(self, row: _Object, branch: DocumentBranch) -> int:
+        number = row.get("head")
+        head = self.place.get(number)
+        if head is None:
+            raise row.wrong(f"its head n{number} is not in the document")
+        if self.rows[head][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            raise row.wrong(f"its head n{number} is a placeholder")
+        top = row.get("archived_from", 0)
+        if top:
+            place = self.place.get(top)
+            archived = timeline.STATUS_NAMES[branch.status] == "archived"
+            if not place or not archived or not timeline.is_ancestor(self.rows, place, head):
+                raise row.wrong(f"archived_from n{top} is no node of an archived branch's path")
+            branch.top = place
+        return head
+
+    def _check_zones(self, top: _Object) -> None:
+        """What is archived is what archived branches say, and no living branch ends in it."""
+        rows = self.rows
+        cold, seen = bytearray(len(rows) + 1), self.archived
+        for branch in sorted(self.branches, key=lambda each: each.top):
+            place = branch.head
+            while branch.top and place >= branch.top and not seen[place]:
+                seen[place] = 1
+                row = rows[place]
+                cold[place] = not row[timeline.FLAGS] & timeline.KIND_SUMMARY
+                place = row[timeline.PARENT]
+        if cold != self._cold:
+            place = next(at for at, each in enumerate(cold) if each != self._cold[at])
+            said = "archive" if self._cold[place] else "hot"
+            raise top.wrong(f"n{self.numbers[place]} has the zone {said}, its branches say another")
+        for branch in self.branches:
+            if branch.status == timeline.LIVE and cold[branch.head]:
+                raise top.wrong(f"branch {timeline.quoted(branch.name)} ends at an archived node")
+
+    def _take_sessions(self, top: _Object) -> None:
+        about = top.object("timeline")
+        assert about is not None
+        numbers = {branch.number for branch in self.branches}
+        self.sessions: list[tuple[str, int, int]] = []  # key, number of the branch, place
+        for row in about.objects("sessions"):
+            session, number, node = row.get("session"), row.get("branch"), row.get("node")
+            if len(session) > IDENTITY_CHARS_MAX or number not in numbers:
+                raise row.wrong(f"no branch has the number {number}")
+            if session.startswith("timeline-json\0"):
+                continue  # what a database notes about documents is not for others
+            if node in self.place:
+                self.sessions.append((session, number, self.place[node]))
+            elif not self.part:
+                raise row.wrong(f"n{node} is not in the document")
+
+
+def _document_json(raw: bytes, where: str) -> object:
+    """The JSON value of `raw`, which is one of Unicode scalar values and not too deep."""
+    try:
+        text = raw.removeprefix(b"\xef\xbb\xbf").decode().strip(" \t\r\n")
+        value, end = _scan(text, 0)
+    except UnicodeDecodeError as error:
+        raise Unfit(f"{where} is no UTF-8 (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise Unfit(f"{where} is no JSON ({error.msg} at character {error.pos})") from None
+    except (ValueError, RecursionError, StopIteration) as error:
+        raise Unfit(f"{where} is no JSON ({error!s:.80})") from None
+    if end != len(text):
+        raise Unfit(f"{where} is no JSON (more text at character {end})")
+    if text.count("{") + text.count("[") > NESTING_MAX and _is_too_deep([value]):
+        raise Unfit(f"{where} has more than {NESTING_MAX} brackets inside brackets")
+    if _SURROGATE_ESCAPE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise Unfit(
+                f"{where} holds a lone surrogate (U+{ord(error.object[error.start]):04X})"
+            ) from None
+    return value
+
+
+# ================================================================================================
+# 18. Formats
 # ================================================================================================
 
 
 class Format:
     """One reader. `accepts` tells its records from those of others, by content alone; `family`
     says of a record which session it is of, and of which that is a fork (None: nothing does).
+    `whole`: its files are JSON documents, not lines. `grows`: its client adds to the last answer
+    until something follows. `value`: tells a file that is one JSON value.
 
-    `read` takes in all lines and asks no database. It returns a draft of each conversation, which
-    makes the transcript, once, from `known`: the node that carries a native id already.
+    `read` takes in a conversation after the other and asks no database. It gives a draft of each,
+    which makes the transcript, once, from `known`: the node that carries a native id already.
+    `document` reads what is no transcript but a tree.
     """
 
-    __slots__ = ("accepts", "family", "name", "read")
+    __slots__ = ("accepts", "document", "family", "grows", "name", "read", "value", "whole")
 
     def __init__(
         self,
         name: str,
         accepts: Callable[[Json], bool],
-        read: Callable[[BinaryIO], list[Draft]],
+        read: Callable[[BinaryIO], Iterable[Draft]],
         family: Callable[[Json], tuple[str, str | None] | None] | None = None,
+        whole: bool = False,
+        document: Callable[[BinaryIO], Document] | None = None,
+        grows: bool = False,
+        value: Callable[[object], bool] | None = None,
     ) -> None:
+        self.value = value
+        self.grows = grows
+        self.document = document
         self.name = name
         self.accepts = accepts
         self.read = read
         self.family = family
+        self.whole = whole
 
 
+TIMELINE_JSON = Format("timeline-json", lambda _: False, lambda _: [], document=Document)
+_OPENAI = Format("openai", lambda r: array_dialect(r) == "openai", read_openai, whole=True)
 FORMATS = (
-    Format("claude-code", is_claude_record, read_claude_code, claude_family),
+    Format("claude-code", is_claude_record, read_claude_code, claude_family, grows=True),
+    Format("codex", is_codex_record, read_codex, codex_family),
+    Format("pi", is_pi_record, read_pi),
+    Format("gemini", is_gemini_record, read_gemini, value=is_gemini_document, grows=True),
     Format("messages", is_message_record, read_messages),
+    Format("chatgpt", is_chatgpt_talk, read_chatgpt, whole=True),
+    Format("claude-ai", is_claude_ai_talk, read_claude_ai, whole=True),
+    Format("opencode", is_opencode_talk, read_opencode, whole=True),
+    _OPENAI,
+    Format("anthropic", lambda r: array_dialect(r) == "anthropic", read_anthropic, whole=True),
+    TIMELINE_JSON,
 )
 
 
 def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     """The format of what `stream` holds; else None and why not."""
     empty, why = not stream.seek(0, os.SEEK_END), "no JSON"
+    stream.seek(0)
+    if DOCUMENT_MARK.match(stream.read(BLANK_BYTES)):
+        return TIMELINE_JSON, ""
+    window = _Window(stream, 0)
+    array = window.skip(_INSIDE) and window.text[window.place] == "["
+    # First, because all of an array may stand on one line.
+    format = _recognize_documents(stream, array) if array else None
+    if format is not None:
+        return format, ""
     for record in Lines(stream, lambda _: False).head():
         why = "JSON of no known format"
         if record.get("timeline") == "log":
             return None, "a Timeline database"
         for format in FORMATS:
-            if format.accepts(record):
+            if not format.whole and format.accepts(record):
                 return format, ""
+    format = None if array else _recognize_documents(stream, array)
+    if format is not None:
+        return format, ""
+    whole = whole_json(stream)
+    if whole is not None and whole.value:
+        for each in FORMATS:
+            if each.value is not None and each.value(whole.value):
+                return each, ""
+    if why == "no JSON" and any(True for _ in Documents(stream, lambda _: False).head()):
+        why = "JSON of no known format"
     return None, "empty" if empty else why
 
 
+def _recognize_documents(stream: BinaryIO, array: bool) -> Format | None:
+    """The format of JSON documents; of messages that stand alone only in an array."""
+    whole = [format for format in FORMATS if format.whole]
+    plain = False
+    documents = Documents(stream, lambda r: any(format.accepts(r) for format in whole))
+    for record in documents.head():
+        if is_array_message(record) and not array:
+            continue
+        plain = plain or is_array_value(record)
+        for format in whole:
+            if format.accepts(record):
+                return format
+    return _OPENAI if plain else None
+
+
 # ================================================================================================
-# 9. Layout
+# 19. Layout
 #
 # From the client's own chain to our tree; pure. A place in the tree is a number: a node that is
 # there already (0: the root), or -1, -2, ... for the steps of the plan.
@@ -1571,8 +5141,8 @@ class _Span:
 
 class _Layout:
     __slots__ = (
-        "chain_last", "chain_of", "compactions", "ended", "entries", "ground", "late", "newest",
-        "newest_child", "plan", "relink", "spot", "tops", "transcript",
+        "chain_last", "chain_of", "compactions", "copies", "ended", "entries", "ground", "late",
+        "newest", "newest_child", "plan", "relink", "spot", "tops", "transcript",
     )  # fmt: skip
 
     def __init__(self, transcript: Transcript, ground: Ground) -> None:
@@ -1581,6 +5151,7 @@ class _Layout:
         self.ground = ground
         self.plan = Plan(len(self.entries))
         self.spot: dict[int, int] = {}  # entry -> where what hangs on it goes, if not its place
+        self.copies: dict[int, int] = {}  # entry -> its last copy
         self.chain_of: dict[int, int] = {}  # entry of a result -> entry of its call
         self.chain_last: dict[int, int] = {}  # entry of a call -> entry of its last result
         self.late: set[int] = set()  # entries
@@ -1648,10 +5219,19 @@ class _Layout:
         for kept in told.kept if told is not None else ():
             original = self.plan.place[kept]
             copy = self.ground.copy(node, original) if original is not None else None
+            assert told is not None
             if copy is not None:
-                self.spot[kept] = self.spot[index] = copy
-            elif index not in self.spot and self.ground.is_summary(node):
+                self._note_copy(kept, copy, told)
+                self.spot[index] = copy
+            elif index in self.spot or told.copied_only:
+                pass
+            elif self.ground.is_summary(node):
                 self.relink = kept, index
+
+    def _note_copy(self, kept: int, copy: int, told: Compaction) -> None:
+        self.copies[kept] = copy
+        if not told.copied_only:
+            self.spot[kept] = copy
 
     def _chain(self, index: int, call: int) -> None:
         self.chain_of[index] = call
@@ -1666,7 +5246,8 @@ class _Layout:
                 late = True
                 self.transcript.notes.add(
                     "late result",
-                    f"line {entry.line}: a tool result after the talk went on; kept beside it",
+                    f"{self.transcript.at(entry)}: a tool result after the talk went on; kept "
+                    "beside it",
                 )
             else:
                 self._chain(index, call)
@@ -1720,7 +5301,8 @@ class _Layout:
             assert original is not None
             self.plan.step(place).original = original
             self.plan.step(place).first = summary
-            self.spot[each] = self.spot[index] = place
+            self._note_copy(each, place, told)
+            self.spot[index] = place
 
     def _span(self, end: int, kept: list[int]) -> _Span:
         """What a summary stands for whose line ends at `end`.
@@ -1731,6 +5313,7 @@ class _Layout:
         if end == 0 or not kept:
             return _Span(self._top(end) if end else 0, end)
         by_place = {self.spot.get(each, self.plan.place[each] or 0): each for each in kept}
+        by_place.update({self.copies[each]: each for each in kept if each in self.copies})
         path = []
         while end:
             path.append(end)
@@ -1752,7 +5335,7 @@ class _Layout:
         if index < 0:
             return None
         place = self.spot.get(index, self.plan.place[index])
-        while place in self.newest_child and place is not None:
+        while place in self.newest_child and place is not None and not self.transcript.undone:
             place = self.newest_child[place]
         return place
 
@@ -1763,7 +5346,7 @@ def lay_out(transcript: Transcript, ground: Ground) -> Plan:
 
 
 # ================================================================================================
-# 10. Names
+# 20. Names
 # ================================================================================================
 
 
@@ -1796,7 +5379,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
         if step.kind == MESSAGE:
             top = place
         place = step.parent
-        if place == 0 or plan.children[place] > 1:
+        if place == 0 or place == plan.active or plan.children[place] > 1:
             return top
     if place != leaf and ground.has_child(place):
         return top
@@ -1805,7 +5388,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
 
 
 # ================================================================================================
-# 11. Database
+# 21. Database
 #
 # The only section that writes, and only through `tx`, an open import transaction of the engine.
 # ================================================================================================
@@ -1815,9 +5398,11 @@ ESTIMATOR = "wide"  # of imported timelines
 
 class _Settings:
     """What the caller asked for; `progress` gets a line for people now and then. `timelines`:
-    how many there were before a dry run."""
+    how many there were before a dry run. `ids` takes which node of a document became which."""
 
-    __slots__ = ("attachments", "dry_run", "into", "progress", "timelines")
+    __slots__ = (
+        "attachments", "dry_run", "hold", "ids", "into", "progress", "project", "timelines",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -1825,7 +5410,11 @@ class _Settings:
         dry_run: bool = False,
         attachments: bool = False,
         progress: Callable[[str], None] | None = None,
+        ids: dict[str, str] | None = None,
     ) -> None:
+        self.ids = ids
+        self.hold = False  # leave out what its client may still add to
+        self.project: str | None = None  # only conversations in this folder or below
         self.into = into
         self.dry_run = dry_run
         self.attachments = attachments
@@ -2094,6 +5683,7 @@ class _Landing:
         """Make all nodes and branches; large plans in several transactions."""
         steps = self.plan.steps
         if not steps:
+            self._follow_rewind()
             self._update_title()
             return
         if self.tl is None:
@@ -2115,6 +5705,7 @@ class _Landing:
                 self.tx.commit()
                 begun, self.waiting = number, 0
         self._settle()
+        self._follow_rewind()
         self._update_title()
 
     def _create(self) -> None:
@@ -2151,7 +5742,8 @@ class _Landing:
             for data in line.kept + (line.files if self.settings.attachments else []):
                 self.db.keep_bytes(data)
         self.oversize += len(line.kept) > 0
-        identities = [transcript.identity(piece.id) for piece in entry.pieces]
+        natives = [piece.id for piece in entry.pieces] + ([entry.also] if entry.also else [])
+        identities = [transcript.identity(native) for native in natives]
         if step.kind == SUMMARY:
             node = self.tx.summary(
                 self.home, self._node(step.first), self._node(step.last), line.text, line.tokens,
@@ -2201,7 +5793,7 @@ class _Landing:
         source: Json = {"format": self.transcript.format}
         for name, value in (
             ("session", self.transcript.session),
-            ("id", entry.id),
+            ("id", entry.native or entry.id),
             ("cwd", content.cwd),
             ("time", content.time),
             ("kind", "late" if step.late else entry.kind),
@@ -2291,12 +5883,38 @@ class _Landing:
             return ""
         return branch_base(self.transcript.title or "") or self._base(active)
 
+    def _follow_rewind(self) -> None:
+        """Go back to a node that is there already, as the client did after what was read last."""
+        node, own = self.plan.active, self.own
+        if not self.transcript.undone or node is None or node <= 0 or own is None:
+            return
+        last = self._state().sessions.get(self.session, (None, 0))[1]
+        # Not where somebody else went on, and not for an older copy of the file.
+        if last in (0, node) or own.head != last or not self.tx.is_ancestor(node, last):
+            return
+        if all(entry.node != last for entry in self.transcript.entries):
+            return
+        heads = [branch.head for branch in self._state().branches.values()]
+        if heads.count(last) == 1 and not self.tx.children_any(last):
+            top = self.ground.top_alone(last, [node])
+            base = branch_base(self.ground.text(top)) if top is not None else ""
+            self.tx.branch(self.home, self._free(base, last), last)
+            self.branches += 1
+        self.tx.move(self.home, own.name, node)
+        self.own = self._state().branches[own.name]
+        self.tx.session(self.home, self.session, own.name, node)
+
     def _end_inner(self, reached: int | None) -> None:
         """Branches made by import, on which nobody else wrote, follow their line; one that the
         session's own line, now at `reached`, took over ends."""
         state = self._state()
         anchor = 0 if reached is None else self.plan.step(reached).anchor
-        sessions = {number for number, _ in state.sessions.values()}
+        # Those of documents only remember which branch is which.
+        sessions = {
+            number
+            for key, (number, _) in state.sessions.items()
+            if not key.startswith("timeline-json\0")
+        }
         for branch in list(state.branches.values()):
             if not branch.imported or branch.number in sessions or branch.name == state.current:
                 continue
@@ -2373,7 +5991,7 @@ class _Landing:
             "skipped": sum(counts.skipped.values()),
             "sidechain": counts.sidechain,
             "bad": counts.bad,
-            "pending": 0,
+            "pending": counts.pending,
             "copied": self.copied,
             "oversize": self.oversize,
             "branches": self.branches,
@@ -2395,7 +6013,8 @@ class _Landing:
         if len(entry.pieces) < len(stored.get("ids", ())) and stored["text"].startswith(text):
             return False
         self.transcript.notes.add(
-            "changed", f"line {entry.line}: n{node} was read with another text, which stays"
+            "changed",
+            f"{self.transcript.at(entry)}: n{node} was read with another text, which stays",
         )
         return True
 
@@ -2409,7 +6028,8 @@ def _bring_in(
     db: Database, tx: Importing, transcript: Transcript, path: str, settings: _Settings
 ) -> _Landing:  # fmt: skip
     """Write what `transcript` adds to the database. The result can say what became of it."""
-    session = f"{transcript.format}\0{transcript.session or shown(os.path.realpath(path))}"
+    name = transcript.session or shown(os.path.realpath(path)) + "#" * (transcript.part > 0)
+    session = f"{transcript.space}\0{name}{transcript.part or ''}"
     home = _find_home(tx, transcript, session, settings.into) if transcript.entries else None
     _look_up(tx, transcript, home)
     landing = _Landing(db, tx, transcript, home, session, settings)
@@ -2418,7 +6038,624 @@ def _bring_in(
 
 
 # ================================================================================================
-# 12. Files
+# 22. Planting
+#
+# A node is known if it carries one of the document's identities and hangs where it hangs there, so
+# what a database holds of a document always has its shape. Marks are added, never taken away, and
+# where somebody wrote on or ended a branch here, it is left as it is: a second import undoes no
+# work. `sessions` of the timeline remember which branch was made of which, and its head then.
+# ================================================================================================
+
+
+class _Planting:
+    """Brings one document into the database, and counts what it brought."""
+
+    __slots__ = (
+        "_above", "_branches", "_by_number", "_candidates", "copied", "created", "db", "document",
+        "fresh", "made", "nodes", "notes", "path", "session", "settings", "summaries", "tl", "tx",
+    )  # fmt: skip
+
+    def __init__(
+        self, db: Database, tx: Importing, document: Document, path: str, settings: _Settings
+    ) -> None:
+        self.db = db
+        self.tx = tx
+        self.document = document
+        self.path = path
+        self.settings = settings
+        self.notes = Notes()
+        self.session = f"timeline-json\0{document.key}"
+        self._by_number: set[int] = set()  # nodes of this database that are named as such
+        self._candidates = [self._find(place) for place in range(len(document.numbers))]
+        self.created = False
+        self.tl = self._home()
+        self.fresh = self.tl is not None and self._is_untouched()
+        self.nodes = self._known_nodes()  # of each place; 0: there is none yet
+        self.made: list[int] = []  # places
+        self._above = 0  # the node above a part
+        self._branches = 0
+        self.copied = self.summaries = 0
+
+    # -- what is known -----------------------------------------------------------------------------
+
+    def _find(self, place: int) -> list[int]:
+        """The nodes, of any timeline, that carry an identity of the node at `place`."""
+        if not place:
+            return []
+        identities = self.document.identities(place)
+        return [node for each in identities for node in self._carriers(each)]
+
+    def _carriers(self, identity: str) -> list[int]:
+        """Nodes that carry an identity, or, of this very database, are what it speaks of."""
+        found = self.tx.find(identity)
+        own = f"timeline-json\0{self.tx.log_id}/tl"
+        if identity.startswith(own):
+            tl, _, node = identity.removeprefix(own).partition("\0n")
+            number = int(node) if node.isdecimal() and len(node) < 18 else 0
+            if 0 < number <= self.tx.node_count and str(self.tx.row(number).timeline) == tl:
+                found.append(number)
+                self._by_number.add(number)
+        return found
+
+    def _home(self) -> int | None:
+        """The timeline that holds the document already, or that it is to go to; None: a new one.
+
+        Raises:
+            NotFound: `into` is no timeline. Refused: it is another one than `into`.
+        """
+        states, into = self.tx.timelines(), self.settings.into
+        if into is not None and not 0 <= into < len(states):
+            raise timeline.NotFound(f"unknown timeline tl{into}", timeline_id=f"tl{into}")
+        held: dict[int, int] = {}
+        for candidates in self._candidates:
+            for tl in {self.tx.row(node).timeline for node in candidates}:
+                held[tl] = held.get(tl, 0) + 1
+        for tl, state in enumerate(states):
+            if self.session in state.sessions:
+                held[tl] = held.get(tl, 0) + len(self._candidates)
+        if self._is_own() and self.document.number < len(states):
+            held = {self.document.number: 1}
+        home = max(held, key=lambda tl: (held[tl], -tl)) if held else None
+        if into is not None and held and into not in held:
+            raise timeline.Refused(
+                f"timeline {self.document.key} is in tl{home}",
+                session=self.document.key, timeline_id=f"tl{home}",
+            )  # fmt: skip
+        return home if into is None else into
+
+    def _is_own(self) -> bool:
+        return self.document.log_id == self.tx.log_id
+
+    def _is_untouched(self) -> bool:
+        """Whether the timeline has nothing but an empty `main`."""
+        state = self._state()
+        return (
+            state.next_branch == 1
+            and not state.ended
+            and state.branches[state.current].head == 0
+            and not state.sessions
+        )
+
+    def _state(self) -> TimelineState:
+        return self.tx.timelines()[self.home]
+
+    @property
+    def home(self) -> int:
+        """The timeline, once there is one."""
+        assert self.tl is not None
+        return self.tl
+
+    def _known_nodes(self) -> list[int]:
+        nodes = [0] * len(self._candidates)
+        used: set[int] = set()
+        for place in range(1, len(nodes) if self.tl is not None else 0):
+            nodes[place] = self._known(place, nodes, used)
+            used.add(nodes[place])
+        self._candidates = []
+        return nodes
+
+    def _known(self, place: int, nodes: list[int], used: set[int]) -> int:
+        """The node of the home timeline that is the one at `place`; 0 if none is."""
+        document = self.document
+        row = document.rows[place]
+        parent = row[timeline.PARENT]
+        span = nodes[row[timeline.FROM]], nodes[row[timeline.TO]]
+        if parent and not nodes[parent]:
+            return 0
+        if row[timeline.FLAGS] & timeline.KIND_SUMMARY and 0 in span:
+            return 0
+        if row[timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            return self.tx.find_placeholder(*span) or 0
+        role = timeline.ROLES[row[timeline.FLAGS] & timeline.ROLE_MASK]
+        copies = [each for each in document.ids[place] if each.startswith("copy\0")]
+        found = [node for each in copies for node in self._copies(each, nodes)]
+        for node in [*self._candidates[place], *found]:
+            facts = self.tx.row(node)
+            if (
+                facts.timeline == self.tl
+                and node not in used
+                and facts.role == role
+                and (place in document.outside or facts.parent == nodes[parent])
+                and (place in document.plain or self.tx.interval_of(node) == span)
+                # Of a copy of this file that went its own way the same number may be another node.
+                and (node not in self._by_number or self._is_same(self.tx, place, node))
+            ):
+                return node
+        return 0
+
+    def _copies(self, identity: str, nodes: list[int]) -> list[int]:
+        mapped = self._copy_identity(identity, nodes)
+        return [] if mapped is None else self.tx.find(mapped, self.tl)
+
+    def _copy_identity(self, identity: str, nodes: list[int]) -> str | None:
+        """The identity of a copy, which speaks of numbers, in the numbers of this database."""
+        ends = []
+        for word in identity.split("\0")[1:]:
+            number = int(word) if word.isdecimal() and len(word) < 18 else 0
+            ends.append(nodes[self.document.place.get(number, 0)])
+        return _copy_identity(*ends) if len(ends) == 2 and all(ends) else None
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Make the nodes that are new, then bring branches and marks up to the document."""
+        document = self.document
+        if self.tl is None:
+            source = document.source or {"format": "timeline-json", "session": document.key}
+            self.tl = self.tx.create(document.title, document.estimator, source)
+            self.created = self.fresh = True
+            self._branches = 1
+        self._above = self._node_above()
+        new = [place for place in range(1, len(self.nodes)) if not self.nodes[place]]
+        pins = self._state().pins
+        held = [at for at, is_held in document.pins if is_held and self.nodes[at] not in pins]
+        newest = self._newest_summary(new)
+        for number, place in enumerate(new):
+            if place == newest and any(each < place for each in held):
+                # A pin is held if a summary came after it, by the numbers of transactions.
+                self._pin([each for each in held if each < place])
+                self.tx.next_seq()
+            self._make(place)
+            if self.settings.progress is not None and number and number % PROGRESS_EVERY == 0:
+                self.settings.progress(f"{self.path}: {number} of {len(new)} messages")
+        self.made = new
+        own = self._is_own() and not new
+        if not own:
+            self._branches += _Limbs(self).bring()
+            self._pin([place for place, _ in document.pins])
+            self._exclude()
+            self._update_title()
+
+    def _newest_summary(self, new: list[int]) -> int:
+        flags = timeline.FLAGS
+        for place in reversed(new):
+            if self.document.rows[place][flags] & timeline.KIND_SUMMARY:
+                return place
+        return 0
+
+    def _node_above(self) -> int:
+        """The node of the timeline that a part of a path hangs on; 0 if it is not here."""
+        document = self.document
+        if not document.above or not document.outside:
+            return 0
+        for each in (*document.above_ids, document.identity(document.above)):
+            for node in self._carriers(each):
+                if self.tx.row(node).timeline == self.tl and not self.tx.is_cold(self.home, node):
+                    return node
+        return 0
+
+    def _make(self, place: int) -> None:
+        document, row = self.document, self.document.rows[place]
+        first, last = self.nodes[row[timeline.FROM]], self.nodes[row[timeline.TO]]
+        try:
+            if row[timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+                node = self.tx.placeholder(self.home, first, last)
+            elif row[timeline.FLAGS] & timeline.KIND_REAL:
+                node = self._make_summary(document.node(place), place, first, last)
+            else:
+                node = self._make_message(document.node(place), place)
+        except timeline.Refused as error:
+            raise timeline.Refused(
+                f"{self.path}: n{document.numbers[place]}: {error}", **error.data
+            ) from None
+        self.nodes[place] = node
+
+    def _make_message(self, node: DocumentNode, place: int) -> int:
+        parent = self.nodes[self.document.rows[place][timeline.PARENT]]
+        source, identities = self._origin(node, place)
+        if place in self.document.outside:
+            parent = self._above
+            if not parent:
+                source["gap"] = "parent not in file"
+                self.notes.add(
+                    "gap", f"n{node.number}: n{node.parent} is not in the file; it begins a line"
+                )
+        if place in self.document.plain:
+            source["gap"] = "originals not in file"
+            self.notes.add(
+                "plain", f"n{node.number}: what it sums up is not in the file; now a message"
+            )
+        self.copied += "copy_of" in source
+        return self.tx.append(
+            self.home, parent, node.role, node.text, node.tokens, source, node.blocks, identities,
+            joins=node.joins, intent=node.intent, purged=node.purged,
+        )  # fmt: skip
+
+    def _make_summary(self, node: DocumentNode, place: int, first: int, last: int) -> int:
+        source, identities = self._origin(node, place)
+        self.summaries += 1
+        return self.tx.summary(
+            self.home, first, last, node.text, node.tokens, source, identities,
+            supersedes=self._node(node.supersedes) if node.supersedes is not None else None,
+            derived_from=[each for each in map(self._node, node.derived_from) if each is not None],
+            intent=node.intent, purged=node.purged,
+        )  # fmt: skip
+
+    def _node(self, number: int) -> int | None:
+        """The node of the database for one of the document; None if that is not in it."""
+        place = self.document.place.get(number)
+        return None if place is None else self.nodes[place]
+
+    def _origin(self, node: DocumentNode, place: int) -> tuple[Json, list[str]]:
+        """The source and the identities that a node gets."""
+        identities = []
+        for each in node.ids:
+            mapped = self._copy_identity(each, self.nodes) if each.startswith("copy\0") else each
+            if mapped is not None:
+                identities.append(mapped)
+        source = dict(node.source or {})
+        if "copy_of" in source:
+            original = None if node.copy_of is None else self._node(node.copy_of)
+            del source["copy_of"]
+            if original:
+                source["copy_of"] = f"n{original}"
+        if identities:
+            return source, identities
+        if not source:
+            source = {"format": "timeline-json", "session": self.document.key}
+            source["id"] = f"n{node.number}"
+            if node.created_at is not None:
+                source["time"] = node.created_at
+        return source, [self.document.identity(node.number)]
+
+    # -- marks -------------------------------------------------------------------------------------
+
+    def _pin(self, places: Iterable[int]) -> None:
+        for place in places:
+            node, state = self.nodes[place], self._state()
+            if node in state.pins:
+                continue
+            if self.tx.unit_first(node) in state.excluded:
+                self.notes.add("pin", f"n{node} is excluded here, so it is not pinned")
+                continue
+            self.tx.pin(self.home, node)
+
+    def _exclude(self) -> None:
+        state = self._state()
+        pinned = {self.tx.unit_first(node) for node in state.pins} if self.document.excluded else ()
+        for place in self.document.excluded:
+            node = self.nodes[place]
+            unit = self.tx.unit_first(node)
+            if unit in state.excluded:
+                continue
+            if unit in pinned:
+                self.notes.add("exclude", f"n{node} is pinned here, so it is not excluded")
+                continue
+            self.tx.exclude(self.home, node)
+
+    def _update_title(self) -> None:
+        """A new timeline has the title of the document; it follows until somebody renames it."""
+        title, state = self.document.title, self._state()
+        made_from = state.source or {}
+        if title is None:
+            return
+        if self.created:
+            if self.document.titled and self.document.source is not None:
+                self.tx.rename(self.home, title, titled=1)
+        elif (
+            made_from.get("format") == "timeline-json"
+            and made_from.get("session") == self.document.key
+            and not state.titled
+            and state.title != title
+        ):
+            self.tx.rename(self.home, title)
+
+    # -- result ------------------------------------------------------------------------------------
+
+    def row(self, tx: Importing) -> Json:
+        """What became of the document. `tx` only answers questions."""
+        document = self.document
+        made = set(self.made)
+        changed = sum(
+            place not in made and self._is_changed(tx, place) for place in range(1, len(self.nodes))
+        )
+        imagined = self.settings.dry_run and (self.tl or 0) >= self.settings.timelines
+        records = len(self.nodes) - 1
+        if self.settings.ids is not None:
+            self.settings.ids.update(
+                (f"n{number}", f"n{node}")
+                for number, node in zip(document.numbers[1:], self.nodes[1:], strict=True)
+            )
+        return {
+            "timeline_id": None if imagined else f"tl{self.tl}",
+            "title": document.title,
+            "format": "timeline-json",
+            "session": document.key,
+            "records": records,
+            "added": len(made),
+            "folded": 0,
+            "known": records - len(made) - changed,
+            "changed": changed,
+            "hidden": 0,
+            "skipped": 0,
+            "sidechain": 0,
+            "bad": 0,
+            "pending": 0,
+            "copied": self.copied,
+            "oversize": 0,
+            "branches": self._branches,
+            "summaries": self.summaries,
+            "warnings": self.notes.to_list(),
+        }
+
+    def _is_same(self, tx: Importing, place: int, node: int) -> bool:
+        """Whether the document says what is stored, as far as one of them was not purged."""
+        said, stored = self.document.row(place).value, tx.record(node)
+        purged = stored.get("purged") or said.get("purged")
+        return bool(purged) or stored["text"] == said.get("text")
+
+    def _is_changed(self, tx: Importing, place: int) -> bool:
+        """Whether the document now says something else than the stored node, which stays."""
+        if self.document.rows[place][timeline.FLAGS] & timeline.KIND_PLACEHOLDER:
+            return False
+        if self._is_same(tx, place, self.nodes[place]):
+            return False
+        self.notes.add(
+            "changed",
+            f"n{self.document.numbers[place]}: n{self.nodes[place]} was read with another text, "
+            "which stays",
+        )
+        return True
+
+
+class _Limbs:
+    """Brings the branches of a timeline up to those of a document."""
+
+    __slots__ = (
+        "born", "by_name", "by_number", "count", "document", "images", "late", "planting", "shared",
+        "taken", "targets", "tl", "tx", "working",
+    )  # fmt: skip
+
+    def __init__(self, planting: _Planting) -> None:
+        self.planting = planting
+        self.document = planting.document
+        self.tx = planting.tx
+        self.tl = planting.home
+        # Those that were here before, whatever their status.
+        self.by_number: dict[int, Branch] = {}
+        self.by_name: dict[str, list[Branch]] = {}
+        for here in (*self._state.branches.values(), *self._state.ended):
+            self.by_number[here.number] = here
+            self.by_name.setdefault(here.name, []).append(here)
+        self.taken: set[int] = set()  # numbers of those that are branches of the document
+        self.targets: dict[int, Branch] = {}  # number in the document -> branch here
+        self.born: set[int] = set()  # numbers of those made now
+        self.count = 0
+        self.working: set[str] = set()
+        self.images = set(planting.nodes)  # nodes here that are of the document, and the root
+        # Numbers of those whose head is set last: it lies where an archived branch lay already.
+        self.late: set[int] = set()
+        names = [each.name for each in self.document.branches]
+        self.shared = {name for name, count in Counter(names).items() if count > 1}
+
+    def bring(self) -> int:
+        """How many branches were made."""
+        document, planting = self.document, self.planting
+        in_order = sorted(document.branches, key=lambda each: each.number)
+        for branch in in_order:
+            self._place(branch, planting.fresh and branch is in_order[0])
+        end = planting.nodes[document.place[document.end]] if document.part else 0
+        if end and not self._is_held(end):
+            self._hold_end(end)
+        if planting.fresh:
+            self._choose_current(end)
+        self._remember_sessions()
+        for branch in document.branches:
+            if branch.status != timeline.LIVE:
+                self._end(branch)
+        for branch in document.branches:
+            if branch.status == timeline.LIVE and branch.number in self.born:
+                self._set_head(branch)
+                self._name(branch)
+        return self.count
+
+    @property
+    def _state(self) -> TimelineState:
+        return self.tx.timelines()[self.tl]
+
+    def _head(self, branch: DocumentBranch) -> int:
+        return self.planting.nodes[branch.head]
+
+    def _key(self, branch: DocumentBranch, ended: bool = False) -> str:
+        return f"{self.planting.session}\0{branch.number}" + ("\0ended" if ended else "")
+
+    def _place(self, branch: DocumentBranch, is_main: bool) -> None:
+        """Find the branch, or make it, and bring its head to where it is to be."""
+        ended = branch.status != timeline.LIVE
+        if ended and self._key(branch, True) in self._state.sessions:
+            return
+        head = self._head(branch)
+        if is_main:
+            main = self._state.branches[self._state.current]
+            self.born.add(branch.number)
+            self._rename(main, self._working_name(branch, main.name))
+            self.late.add(branch.number)
+            if not self.document.archived[branch.head]:
+                self._set_head(branch, main)
+            self._remember(branch, main)
+            return
+        known, last = self._known(branch, head)
+        if known is None:
+            self._make(branch, head)
+        elif known.status == timeline.LIVE:
+            self._follow(branch, known, head, last)
+        elif not ended and head != last and not self._is_held(head):
+            self._make(branch, head)  # it ended here, and went on there
+
+    def _known(self, branch: DocumentBranch, head: int) -> tuple[Branch | None, int | None]:
+        """(the branch here, its head at the last import), as far as they are known."""
+        sessions = self._state.sessions
+        if self._key(branch) in sessions:
+            number, last = sessions[self._key(branch)]
+            return self.by_number.get(number), last
+        if self.planting.fresh:
+            return None, None
+        for each in self.by_name.get(branch.name, ()):
+            if each.number in self.taken:
+                continue
+            if each.status == branch.status and each.head == head:
+                return each, head
+            if each.status == timeline.LIVE and branch.status == timeline.LIVE and (
+                self.tx.is_ancestor(each.head, head) or self.tx.is_ancestor(head, each.head)
+            ):  # fmt: skip
+                return each, None
+        return None, None
+
+    def _follow(self, branch: DocumentBranch, known: Branch, head: int, last: int | None) -> None:
+        """Move a living branch to where it is in the document, unless somebody wrote on it."""
+        if head not in (last, known.head):
+            if self.tx.is_ancestor(known.head, head) or (
+                # Moved back there. A document that does not know `last` is older than what was
+                # read before.
+                known.head == last and last in self.images
+            ):
+                self._thaw(head)
+                self.tx.move(self.tl, known.name, head)
+            elif known.head != last and not self.tx.is_ancestor(head, known.head):
+                self.planting.notes.add(
+                    "branch",
+                    f"branch {timeline.quoted(known.name)} went another way here; the document's "
+                    "gets one of its own",
+                )
+                self._make(branch, head)
+                return
+        self.targets[branch.number] = known
+        self.taken.add(known.number)
+        if known.head == head and (head != last or self._key(branch) not in self._state.sessions):
+            self._remember(branch, known)
+
+    def _make(self, branch: DocumentBranch, head: int) -> None:
+        late = bool(self.document.archived[branch.head])
+        if late:
+            self.late.add(branch.number)
+        else:
+            self._thaw(head)
+        name = self._working_name(branch)
+        of = self.targets.get(branch.of) if branch.of is not None else None
+        alive = of is not None and of.status == timeline.LIVE
+        at = None if branch.fork_node is None else self.planting.nodes[branch.fork_node]
+        parent = of.name if of is not None and alive else None
+        self.tx.fork(self.tl, name, 0 if late else head, parent, at, branch.imported)
+        self.count += 1
+        self.born.add(branch.number)
+        self._remember(branch, self._state.branches[name])
+
+    def _remember(self, branch: DocumentBranch, here: Branch) -> None:
+        self.targets[branch.number] = here
+        self.tx.session(self.tl, self._key(branch), here.name, self._head(branch))
+
+    def _set_head(self, branch: DocumentBranch, here: Branch | None = None) -> None:
+        """Bring the head of a branch made now to where it belongs, if it is not there."""
+        here = here or self.targets[branch.number]
+        if branch.number in self.late and here.head != self._head(branch):
+            self._thaw(self._head(branch))  # another branch may have taken it along here
+            self.tx.move(self.tl, here.name, self._head(branch))
+        self.late.discard(branch.number)
+
+    def _thaw(self, head: int) -> None:
+        if self.tx.is_cold(self.tl, head):
+            self.tx.thaw(self.tl, head)
+
+    def _working_name(self, branch: DocumentBranch, own: str = "") -> str:
+        """Its name, or one like it while other branches of the document have that name too."""
+        name, branches = branch.name, self._state.branches
+        if name in self.shared or name in self.working or (name in branches and name != own):
+            name = free_name({*branches, *self.working} - {own} | self.shared, name)
+        self.working.add(name)
+        return name
+
+    def _rename(self, here: Branch, name: str) -> None:
+        if here.name != name:
+            self.tx.rename_branch(self.tl, here.name, name)
+
+    def _name(self, branch: DocumentBranch) -> None:
+        here = self.targets[branch.number]
+        if branch.name not in self._state.branches:
+            self._rename(here, branch.name)
+
+    def _is_held(self, node: int) -> bool:
+        """Whether a living branch's path holds the node."""
+        heads = {each.head for each in self._state.branches.values()}
+        return any(self.tx.is_ancestor(node, head) for head in heads)
+
+    def _hold_end(self, end: int) -> None:
+        """Give the end of a part of a path a branch."""
+        state = self._state
+        if self.planting.fresh and not self.document.branches:
+            self.tx.move(self.tl, state.current, end)
+            return
+        self.tx.branch(self.tl, free_name(state.branches, f"branch n{end}"), end)
+        self.count += 1
+
+    def _choose_current(self, end: int) -> None:
+        state = self._state
+        wanted = [each for each in self.document.branches if each.current]
+        name = self.targets[wanted[0].number].name if wanted else None
+        if name is None and end:
+            name = next(
+                each.name for each in state.in_order() if self.tx.is_ancestor(end, each.head)
+            )
+        if name is not None and name != state.current:
+            self.tx.switch(self.tl, name)
+
+    def _remember_sessions(self) -> None:
+        """Which branch a transcript's session goes on in, and that the document is here."""
+        state, nodes = self._state, self.planting.nodes
+        for key, number, place in self.document.sessions:
+            here = self.targets.get(number)
+            if here is None or here.status != timeline.LIVE:
+                continue
+            known = state.sessions.get(key)
+            if known is None or (known[1] in self.images and known[1] < nodes[place]):
+                self.tx.session(self.tl, key, here.name, nodes[place])
+        if self.planting.session not in state.sessions:
+            last = max(nodes) if nodes else 0
+            self.tx.session(self.tl, self.planting.session, state.current, last)
+
+    def _end(self, branch: DocumentBranch) -> None:
+        """Drop or archive a branch that has ended in the document since it was read."""
+        here, state, notes = self.targets.get(branch.number), self._state, self.planting.notes
+        if here is None or here.status != timeline.LIVE:
+            return
+        self._set_head(branch)
+        name = timeline.quoted(here.name)
+        if here.head != self._head(branch):
+            notes.add("branch", f"branch {name} ended there, but was written on here: it lives on")
+            return
+        if here.name == state.current:
+            notes.add("branch", f"branch {name} ended there, but is the current one here")
+            return
+        if branch.name not in state.branches:
+            self._rename(here, branch.name)
+        self.tx.session(self.tl, self._key(branch, True), here.name, here.head)
+        if timeline.STATUS_NAMES[branch.status] == "dropped":
+            self.tx.drop(self.tl, here.name)
+        elif not self.tx.archive(self.tl, here.name, self.planting.nodes[branch.top]):
+            notes.add("branch", f"branch {name} cannot be archived: another one ends on it here")
+
+
+# ================================================================================================
+# 23. Files
 # ================================================================================================
 
 
@@ -2436,6 +6673,16 @@ class _Item:
         self.family: tuple[str, str | None] | None = None
         self.waited = False
         self.trouble = trouble  # why it cannot be read, known before it is tried
+
+    def find_format(self, forced: Format | None) -> str:
+        """Find the format and the family; "" if it was found, else why it was not."""
+        with self.open() as stream:
+            self.format, why = (forced, "") if forced else recognize(stream)
+            if self.format is not None and self.format.family is not None:
+                head = Lines(stream, self.format.accepts).head()
+                families = map(self.format.family, head)
+                self.family = next((each for each in families if each is not None), None)
+            return why
 
     def open(self) -> Any:
         """The content as a binary stream that can seek.
@@ -2511,7 +6758,7 @@ def _items(paths: Sequence[str]) -> Iterator[_Item]:
 
 
 def _system_words(error: OSError) -> str:
-    return f"cannot be read: {error.strerror or error!s:.200}"
+    return f"cannot be read: {timeline.system_words(error)}"
 
 
 def _files_below(folder: str, closed: list[OSError]) -> Iterator[str]:
@@ -2529,10 +6776,12 @@ def _members(file: str, named: bool) -> list[_Item]:
     """The file itself, or what lies in it if it is a ZIP."""
     try:
         with open(file, "rb") as stream:
-            packed = stream.read(2) == b"PK"
+            begin = stream.read(len(_SQLITE_MAGIC))
     except OSError:
-        packed = False
-    if packed:
+        begin = b""
+    if begin == _SQLITE_MAGIC:
+        return [_DatabaseItem(file, None, named)]
+    if begin.startswith(b"PK"):
         import zipfile
 
         try:
@@ -2549,13 +6798,7 @@ def _why_not(item: _Item, forced: Format | None) -> str:
     if item.trouble:
         return item.trouble
     try:
-        with item.open() as stream:
-            item.format, why = (forced, "") if forced else recognize(stream)
-            if item.format is not None and item.format.family is not None:
-                head = Lines(stream, item.format.accepts).head()
-                families = map(item.format.family, head)
-                item.family = next((each for each in families if each is not None), None)
-            return why
+        return item.find_format(forced)
     except Unreadable as error:
         return str(error)
     except OSError as error:
@@ -2602,24 +6845,42 @@ def _survey(paths: Sequence[str], format: str) -> tuple[list[_Item], list[Json]]
     Raises:
         InvalidArgument: such a file was named itself, or there is nothing else.
     """
-    forced = _format_named(format)
-    items, unrecognized = [], []
-    for item in _items(paths):
-        why = _why_not(item, forced)
-        if not why:
-            items.append(item)
-            continue
-        unrecognized.append({"path": item.path, "why": why})
-        if item.named:
-            raise timeline.InvalidArgument(
-                f"{item.path} is no transcript that can be read: {why}", unrecognized=unrecognized
-            )
+    items, unrecognized = _sorted_out(_items(paths), _format_named(format))
     if not items:
         first = f" ({unrecognized[0]['path']}: {unrecognized[0]['why']})" if unrecognized else ""
         raise timeline.InvalidArgument(
             f"no transcript found in {', '.join(map(shown, paths))}{first}",
             unrecognized=unrecognized,
         )
+    return items, unrecognized
+
+
+def _sorted_out(found: Iterable[_Item], forced: Format | None) -> tuple[list[_Item], list[Json]]:
+    """Files to read, parents before forks, and those whose format is not known.
+
+    Raises:
+        InvalidArgument: such a file was named itself.
+    """
+    items: list[_Item] = []
+    unrecognized: list[Json] = []
+    storage = _Storage()
+    for item in found:
+        # Only what is of no format by itself, unless the caller says what it is.
+        if forced is not None and forced.name == "opencode" and storage.take(item):
+            continue
+        why = _why_not(item, forced)
+        if not why:
+            items.append(item)
+            continue
+        if forced is None and storage.take(item):
+            continue
+        unrecognized.append({"path": item.path, "why": why})
+        if item.named:
+            raise timeline.InvalidArgument(
+                f"{item.path} is no transcript that can be read: {why}", unrecognized=unrecognized
+            )
+    unrecognized += storage.finish()
+    items += storage.sessions.values()
     return _in_order(items), unrecognized
 
 
@@ -2633,21 +6894,29 @@ def import_paths(
     attachments: bool = False,
     progress: Callable[[str], None] | None = None,
     key: str | None = None,
+    ids: dict[str, str] | None = None,
 ) -> Json:
     """Bring transcripts into `db`: {"timelines": [one row each], "unrecognized": [...]}.
 
     Files, folders (all files below, sorted) and ZIPs. One file is one transaction, a huge one
     several; a `key` remembers the result once all are in. `branches` and `summaries` of a row
-    count what this import made. Reading the same again adds and writes nothing.
+    count what this import made. Reading the same again adds and writes nothing. `ids` is filled
+    with the nodes of the one document that is read: their ids there and here.
 
     Raises:
-        InvalidArgument: nothing in a format that is known; a named file of none, or above a limit;
+        InvalidArgument: nothing in a format that is known; a named file of none, or above a limit,
+            or without a line that can be read (the others are in: `data` is the result);
             unknown `format`.
         NotFound: no such path, or no timeline `into`.
         Refused: the conversation is in another timeline than `into`.
         OSError: a named file cannot be read.
     """
-    settings = _Settings(into, dry_run, attachments, progress)
+    if ids is not None and (dry_run or key is not None):
+        raise timeline.InvalidArgument(
+            "ids goes with neither dry_run nor an idempotency key: to have the map again, import "
+            "the document again"
+        )
+    settings = _Settings(into, dry_run, attachments, progress, ids)
     if dry_run:
         return _try_out(db, paths, format, settings)
     if key is not None:
@@ -2656,21 +6925,9 @@ def import_paths(
             if tx.earlier is not None:
                 return tx.earlier
     batch = _Batch(*_survey(paths, format))
-    while batch.queue:
-        with batch.open_next() as file:
-            with db.importing(key) as tx:
-                if tx.earlier is not None:  # the same request, carried out meanwhile
-                    return tx.earlier
-                file.bring_in(db, tx, settings)
-            if file.landings:
-                with db.importing(dry_run=True) as questions:
-                    batch.take_rows(file, questions)
-    if key is not None:
-        with db.importing(key) as tx:
-            if tx.earlier is not None:
-                return tx.earlier
-            tx.remember(batch.result)
-    return batch.result
+    if ids is not None and [each.format for each in batch.queue] != [TIMELINE_JSON]:
+        raise timeline.InvalidArgument("ids is for one document that `tl export` wrote as json")
+    return batch.bring_in_all(db, settings, key)
 
 
 def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Settings) -> Json:
@@ -2680,25 +6937,61 @@ def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Setting
         batch = _Batch(*_survey(paths, format))
         while batch.queue:
             with batch.open_next() as file:
-                file.bring_in(db, tx, settings)
-                batch.take_rows(file, tx)
+                while batch.read_more(file):
+                    file.bring_in(db, tx, settings)
+                    batch.take_rows(file, tx)
+    batch.check()
     return batch.result
 
 
 class _Batch:
     """Files still to be read (the next one last), and the result so far."""
 
-    __slots__ = ("queue", "result")
+    __slots__ = ("queue", "result", "unread")
 
     def __init__(self, items: list[_Item], unrecognized: list[Json]) -> None:
         self.queue = items[::-1]
+        self.unread: list[str] = []  # files that were named and hold nothing that can be read
         self.result: Json = {"timelines": [], "unrecognized": unrecognized}
 
+    def bring_in_all(self, db: Database, settings: _Settings, key: str | None) -> Json:
+        """Read and write every file, each as a transaction of its own; the result."""
+        while self.queue:
+            with self.open_next() as file:
+                while self.read_more(file):
+                    with db.importing(key) as tx:
+                        if tx.earlier is not None:  # the same request, carried out meanwhile
+                            return tx.earlier
+                        file.bring_in(db, tx, settings)
+                    if file.landings:
+                        with db.importing(dry_run=True) as questions:
+                            self.take_rows(file, questions)
+        self.check()
+        if key is not None:
+            with db.importing(key) as tx:
+                if tx.earlier is not None:
+                    return tx.earlier
+                tx.remember(self.result)
+        return self.result
+
     def open_next(self) -> _File:
-        """Read the lines of the next file; of one that cannot be read, there are no drafts."""
+        """The next file; one that cannot be opened holds nothing."""
         item = self.queue.pop()
+        file = _File(self, item)
+        self._try(item, file.open)
+        return file
+
+    def read_more(self, file: _File) -> bool:
+        """Read the next conversations of a file; False if there are no more."""
+        if self._try(file.item, file.read_more) and (file.drafts or file.document):
+            return True
+        self._close(file)
+        return False
+
+    def _try(self, item: _Item, step: Callable[[], None]) -> bool:
         try:
-            return _File(self, item)
+            step()
+            return True
         except OSError as error:
             if item.named:
                 raise
@@ -2707,43 +7000,83 @@ class _Batch:
             if item.named:
                 raise type(error)(f"{item.path}: {error}", **error.data) from None
             self.leave_out(item, str(error))
-        return _File(self, None)
+        return False
 
     def take_rows(self, file: _File, tx: Importing) -> None:
         """Add what became of a file's records to the result."""
         for landing in file.landings:
             row = landing.row(tx)
             if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
-                assert file.item is not None
                 self.leave_out(file.item, "only records of a subagent, which belong to a session")
+            elif row["bad"] and row["bad"] == row["records"]:
+                assert isinstance(landing, _Landing)  # what is planted is whole
+                file.poor.append((row, landing.transcript.unit))
             else:
+                file.rows += 1
                 self.result["timelines"].append(row)
+        file.landings = []
+
+    def _close(self, file: _File) -> None:
+        """Report conversations of which nothing could be read: beside others of their file as
+        rows, alone as a file that cannot be read."""
+        if file.rows:
+            self.result["timelines"] += [row for row, _ in file.poor]
+            return
+        for row, unit in file.poor:
+            why = f"none of its {row['bad']} {unit}s can be read: {row['warnings'][0]}"
+            self.leave_out(file.item, why)
+            if file.item.named:
+                self.unread.append(f"{file.item.path}: {why}")
+
+    def check(self) -> None:
+        """Raise InvalidArgument if a file that was named could not be read; the result is data."""
+        if self.unread:
+            raise timeline.InvalidArgument("; ".join(self.unread), **self.result)
 
     def leave_out(self, item: _Item, why: str) -> None:
         self.result["unrecognized"].append({"path": item.path, "why": why})
 
 
 class _File:
-    """One file, its lines read: `drafts` until `bring_in` turns them into `landings`. Content is
-    read again from its stream, so it stays open until the `with` block is left."""
+    """One file: `read_more` reads conversations, `drafts`, and `bring_in` turns them into
+    `landings`. Content is read again from its stream, so it stays open until the `with` block is
+    left. `rows` counts the rows it has in the result, `poor` keeps those that hold nothing."""
 
-    __slots__ = ("_batch", "_stream", "drafts", "item", "landings")
+    __slots__ = (
+        "_batch", "_left", "_stream", "document", "drafts", "item", "landings", "poor", "rows",
+    )  # fmt: skip
 
-    def __init__(self, batch: _Batch, item: _Item | None) -> None:
+    def __init__(self, batch: _Batch, item: _Item) -> None:
         self._batch = batch
         self.item = item
         self.drafts: list[Draft] = []
-        self.landings: list[_Landing] = []
+        self.document: Document | None = None  # until it was brought in
+        self.landings: list[_Landing | _Planting] = []
+        self.rows = 0
+        self.poor: list[tuple[Json, str]] = []
         self._stream: BinaryIO | None = None
-        if item is None:
-            return
-        assert item.format is not None
-        self._stream = item.open()
+        self._left: Iterator[Draft] = iter(())
+
+    def open(self) -> None:
+        """Get ready to read."""
+        assert self.item.format is not None
+        self._stream = self.item.open()
+        assert self._stream is not None
         try:
-            self.drafts = item.format.read(self._stream)
+            if self.item.format.document is not None:
+                self.document = self.item.format.document(self._stream)
+            self._left = iter(self.item.format.read(self._stream))
         except BaseException:
             self._stream.close()
             raise
+
+    def read_more(self) -> None:
+        """Read as many conversations as are written at once; none at the end."""
+        self.drafts = []
+        for draft in self._left:
+            self.drafts.append(draft)
+            if len(self.drafts) == CONVERSATIONS_AT_ONCE:
+                break
 
     def __enter__(self) -> _File:
         return self
@@ -2753,12 +7086,17 @@ class _File:
             self._stream.close()
 
     def bring_in(self, db: Database, tx: Importing, settings: _Settings) -> None:
-        """Write what the file adds. One that goes on from a file not read yet goes to the end of
-        the queue, once."""
-        item, queue = self.item, self._batch.queue
-        if item is None or item.format is None:
-            return
+        """Write what the conversations add. A file that goes on from one not read yet goes to the
+        end of the queue, once."""
+        item, queue, waiting = self.item, self._batch.queue, 0
+        assert item.format is not None
         format = item.format.name
+        if self.document is not None:
+            planting = _Planting(db, tx, self.document, item.path, settings)
+            self.document = None
+            self.landings.append(planting)
+            planting.write()
+            return
 
         def known(native: str) -> int | None:
             found = tx.find(f"{format}\0{native}")
@@ -2769,8 +7107,158 @@ class _File:
             if queue and not item.waited and _goes_on_elsewhere(tx, transcript):
                 item.waited = True
                 queue.insert(0, item)
+                self._left = iter(())
                 return
-            self.landings.append(_bring_in(db, tx, transcript, item.path, settings))
+            project = settings.project
+            if project is not None and not timeline.is_below(transcript.cwd, project):
+                continue
+            if settings.hold and item.format.grows:
+                hold_back(transcript)
+            landing = _bring_in(db, tx, transcript, item.path, settings)
+            self.landings.append(landing)
+            waiting += landing.waiting
+            if waiting >= CHUNK_CHARS and not settings.dry_run:
+                tx.commit()
+                waiting = 0
+
+
+def hold_back(transcript: Transcript) -> None:
+    """Leave out the last answer with its results while nothing follows it and no node carries it:
+    its client may still write more pieces of it."""
+    entries = transcript.entries
+    first = len(entries) - 1
+    while first >= 0 and entries[first].results:
+        first -= 1
+    if first < 0 or entries[first].role != "assistant" or entries[first].node is not None:
+        return
+    transcript.counts.pending += sum(len(entry.pieces) for entry in entries[first:])
+    if transcript.active is not None and transcript.active >= first:
+        transcript.active = entries[first].parent if entries[first].parent >= 0 else None
+    del entries[first:]
+
+
+# -- what the agents on this machine wrote ---------------------------------------------------------
+
+
+def client_places(environment: Mapping[str, str], home: str) -> dict[str, list[str]]:
+    """The files and folders in which each client keeps its transcripts. Source: their manuals."""
+
+    def place(variable: str, *usual: str) -> str:
+        return environment.get(variable) or os.path.join(home, *usual)
+
+    codex = place("CODEX_HOME", ".codex")
+    pi = os.path.join(place("PI_CODING_AGENT_DIR", ".pi", "agent"), "sessions")
+    opencode = os.path.join(place("XDG_DATA_HOME", ".local", "share"), "opencode")
+    return {
+        "claude-code": [os.path.join(place("CLAUDE_CONFIG_DIR", ".claude"), "projects")],
+        "codex": [os.path.join(codex, "sessions"), os.path.join(codex, "archived_sessions")],
+        "pi": [environment.get("PI_CODING_AGENT_SESSION_DIR") or pi],
+        "gemini": [os.path.join(home, ".gemini", "tmp")],
+        "opencode": [
+            environment.get("OPENCODE_DB") or os.path.join(opencode, "opencode.db"),
+            os.path.join(opencode, "storage"),
+        ],
+    }
+
+
+class _Sources:
+    """Which files were read, and as what: one that did not change is not read again. Kept beside
+    the index, for the database as it was then; without it everything is read, and known."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.unchanged = 0
+        note = db.read_note("sources")
+        known = isinstance(note, dict) and isinstance(note.get("mark"), str)
+        files = note.get("files") if known and db.holds(note["mark"]) else None
+        self.files: Json = files if isinstance(files, dict) else {}
+
+    def is_read(self, path: str) -> bool:
+        """Whether the file is as it was; if not, how it is now is noted."""
+        try:
+            told = os.stat(path)
+            # The log of a SQLite database holds what the file does not show yet.
+            log = os.stat(f"{path}-wal") if os.path.exists(f"{path}-wal") else None
+        except OSError:
+            return False
+        facts = [told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns]
+        facts += [] if log is None else [log.st_size, log.st_mtime_ns]
+        name = shown(os.path.realpath(path))
+        if self.files.get(name) == facts:
+            self.unchanged += 1
+            return True
+        self.files[name] = facts
+        return False
+
+    def save(self, unread: Sequence[Json]) -> None:
+        for each in unread:
+            self.files.pop(shown(os.path.realpath(each["path"])), None)
+        self.db.write_note("sources", {"mark": self.db.mark(), "files": self.files})
+
+
+def sync(
+    db: Database,
+    places: Mapping[str, Sequence[str]],
+    *,
+    project: str | None = None,
+    changed_after: float = 0.0,
+    progress: Callable[[str], None] | None = None,
+    key: str | None = None,
+) -> Json:
+    """Bring in what is new in the transcripts at `places`, see `client_places`: the result of
+    `import_paths` with `unchanged`, how many files were as they had been read before.
+
+    An answer that its client may still add to is `pending` and waits for the next time; a source
+    that is deleted takes nothing away. `project`: only conversations in this folder or below.
+    `changed_after`: Unix seconds; older files are left alone.
+    """
+    settings = _Settings(progress=progress)
+    settings.hold = True
+    settings.project = None if project is None else os.path.abspath(project)
+    if key is not None:
+        with db.importing(key, dry_run=True) as tx:
+            if tx.earlier is not None:
+                return tx.earlier
+    sources = _Sources(db)
+    found = [
+        item
+        for client, paths in places.items()
+        for path in paths
+        for item in _client_files(client, path, sources, changed_after, project is None)
+    ]
+    items, unrecognized = _sorted_out(found, None)
+    batch = _Batch(items, unrecognized)
+    batch.result["unchanged"] = sources.unchanged
+    result = batch.bring_in_all(db, settings, key)
+    # What was read for one project alone may hold others.
+    if project is None and items and os.path.exists(db.path):
+        sources.save(unrecognized)
+    return result
+
+
+_TRANSCRIPT_ENDINGS = (".db", ".json", ".jsonl")
+
+
+def _client_files(
+    client: str, path: str, sources: _Sources, changed_after: float, skip: bool
+) -> Iterator[_Item]:
+    """The files of one client that are new or changed."""
+    closed: list[OSError] = []
+    # A session of many small files is read whole if it is read at all.
+    pieces = client == "opencode" and os.path.isdir(path)
+    for file in (path,) if os.path.isfile(path) else _files_below(path, closed):
+        if not file.endswith(_TRANSCRIPT_ENDINGS):
+            continue
+        try:
+            if os.stat(file).st_mtime < changed_after:
+                continue
+        except OSError:
+            continue  # deleted meanwhile
+        if pieces or not (skip and sources.is_read(file)):
+            yield from _members(file, False)
+    for error in closed:
+        if error.filename != path:  # a client that is not here keeps nothing
+            yield _Item(error.filename, None, False, _system_words(error))
 
 
 def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
@@ -2782,7 +7270,277 @@ def _goes_on_elsewhere(tx: Importing, transcript: Transcript) -> bool:
 
 
 # ================================================================================================
-# 13. Demo
+# 24. OpenCode on disk
+#
+# A database or a folder of small files, turned into what `opencode export` prints, a session a
+# line. Only reads: a database is opened so that SQLite writes nothing, not even beside it.
+# ================================================================================================
+
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_OPENCODE_TABLES = ("session", "message", "part")
+SQLITE_WAIT_S = 2.0  # for a lock that somebody holds
+PIECE_BYTES_MAX = 64 << 20  # of one small file
+
+
+class _DatabaseItem(_Item):
+    """A SQLite database; `open` gives its sessions as a stream."""
+
+    __slots__ = ()
+
+    def find_format(self, forced: Format | None) -> str:
+        if forced is not None and forced.name != "opencode":
+            return f"a SQLite database, which is not read as {forced.name}"
+        with self._connected() as base:
+            self._check(base)
+        self.format = _format_named("opencode")
+        return ""
+
+    def open(self) -> Any:
+        import tempfile
+
+        stream = tempfile.SpooledTemporaryFile(MEMBER_BYTES_IN_MEMORY)  # noqa: SIM115
+        try:
+            with self._connected() as base:
+                self._check(base)
+                for session in _sqlite_sessions(base):
+                    stream.write(compact_json(session).encode("utf-8", "surrogatepass") + b"\n")
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _connected(self) -> _Connected:
+        return _Connected(self.file)
+
+    @staticmethod
+    def _check(base: Any) -> None:
+        tables = {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
+        if not tables.issuperset(_OPENCODE_TABLES):
+            raise Unreadable("a SQLite database, but not one of OpenCode")
+
+
+class _Connected:
+    """A read-only connection to the SQLite database in `file`, closed at the end.
+
+    Raises:
+        Unreadable: it is locked or damaged.
+    """
+
+    __slots__ = ("_base", "_copies", "_file")
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._copies: Any = None
+        self._base: Any = None
+
+    def __enter__(self) -> Any:
+        from urllib.parse import quote
+
+        try:
+            import sqlite3
+        except ImportError:  # some systems leave it out
+            raise Unreadable("a database, and this Python has no sqlite3 to read it") from None
+        try:
+            path = os.path.abspath(self._place())
+            name = quote(os.fsencode(path if os.sep == "/" else "/" + path.replace(os.sep, "/")))
+            base = self._base = sqlite3.connect(
+                f"file:{name}?mode=ro{self._immutable()}", uri=True, timeout=SQLITE_WAIT_S
+            )
+            base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            base.row_factory = sqlite3.Row
+            base.execute("BEGIN")  # one state for all questions
+            base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException as error:
+            self.__exit__(type(error), error)
+            raise
+        return base
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
+        import sqlite3
+
+        if self._base is not None:
+            self._base.close()
+        if self._copies is not None:
+            self._copies.cleanup()
+        # Words about damage may quote it, and then are no UTF-8.
+        if isinstance(error, (sqlite3.Error, UnicodeError)):
+            words = f"the database cannot be read: {error!s:.200}"
+            if "locked" in str(error) or "busy" in str(error):
+                words = "the database is locked: close the program that writes to it, try again"
+            raise Unreadable(words) from None
+
+    def _place(self) -> str:
+        """The file to open. With a log but without the memory that is shared while it is open,
+        SQLite would make that beside it: so a copy of both is read."""
+        log = self._file + "-wal"
+        if not os.path.exists(log) or os.path.exists(self._file + "-shm"):
+            return self._file
+        import shutil
+        import tempfile
+
+        self._copies = tempfile.TemporaryDirectory()
+        copy = os.path.join(self._copies.name, "opencode.db")
+        shutil.copyfile(self._file, copy)
+        shutil.copyfile(log, copy + "-wal")
+        return copy
+
+    def _immutable(self) -> str:
+        """What keeps SQLite from making files beside a database that only would have a log."""
+        with open(self._file, "rb") as stream:
+            modes = stream.read(20)[18:20]
+        return "&immutable=1" if b"\2" in modes and not os.path.exists(f"{self._file}-wal") else ""
+
+
+def _sqlite_sessions(base: Any) -> Iterator[Json]:
+    """Each session with its messages and their parts; `why` instead of them where the database is
+    damaged."""
+    import sqlite3
+
+    order = "SELECT * FROM session ORDER BY time_created, id"
+    for row in base.execute(order).fetchall():
+        session = dict(row)
+        names = ("id", "title", "directory", "revert")
+        info: Json = {name: _sqlite_plain(session.get(name)) for name in names}
+        info["time"] = {"created": _sqlite_plain(session.get("time_created"))}
+        try:
+            yield {"info": info, "messages": _sqlite_messages(base, session.get("id"))}
+        except (sqlite3.DatabaseError, UnicodeError) as error:
+            yield {"info": info, "messages": None, "why": f"{error!s:.200}"}
+
+
+def _sqlite_messages(base: Any, session: object) -> list[Json]:
+    parts: dict[object, list[object]] = {}
+    asked = "SELECT * FROM part WHERE session_id = ? ORDER BY id"
+    for row in base.execute(asked, (session,)):
+        parts.setdefault(row["message_id"], []).append(_sqlite_data(row))
+    asked = "SELECT * FROM message WHERE session_id = ? ORDER BY id"
+    return [
+        {"info": _sqlite_data(row), "parts": parts.get(row["id"], [])}
+        for row in base.execute(asked, (session,))
+    ]
+
+
+def _sqlite_plain(value: object) -> object:
+    return value if isinstance(value, (str, int)) else None
+
+
+def _sqlite_data(row: Any) -> Json | None:
+    """The JSON of a row, with its id; None if it is damaged."""
+    data = row["data"]
+    if isinstance(data, bytes):
+        data, _ = decode_line(data)
+    try:
+        value, _ = _scan_document(data.strip(), 0) if isinstance(data, str) else (None, 0)
+    except (ValueError, RecursionError):
+        return None
+    return {**value, "id": _sqlite_plain(row["id"])} if isinstance(value, dict) else None
+
+
+class _StorageItem(_Item):
+    """A session of an OpenCode storage folder; `pieces` are its files, by what they hold."""
+
+    __slots__ = ("messages", "parts", "session")
+
+    def __init__(self, first: _Item) -> None:
+        super().__init__(first.file, first.member, False)
+        self.format = _format_named("opencode")
+        self.session: _Item | None = None
+        self.messages: dict[str, _Item] = {}
+        self.parts: dict[str, dict[str, _Item]] = {}
+
+    def open(self) -> Any:
+        import io
+
+        id = next(iter(self.messages), None)
+        info = _piece_in(self.session) if self.session is not None else None
+        messages = []
+        for message, item in sorted(self.messages.items()):
+            found = _piece_in(item)
+            id = _dict(found).get("sessionID", id)
+            files = sorted(self.parts.get(message, {}).items())
+            parts = [each for each in (_piece_in(file) for _, file in files) if each is not None]
+            messages.append({"info": found, "parts": parts})
+        document = {"info": info or {"id": id}, "messages": messages}
+        return io.BytesIO(compact_json(document).encode("utf-8", "surrogatepass"))
+
+
+def _piece_in(item: _Item) -> Json | None:
+    """The one object of a small file; None if it holds anything else."""
+    try:
+        with item.open() as stream:
+            raw = stream.read(PIECE_BYTES_MAX + 1)
+    except Unreadable:
+        return None
+    text, _ = decode_line(raw)
+    try:
+        value, end = _scan_document(text.lstrip(), 0)
+    except (ValueError, RecursionError):
+        return None
+    whole = len(raw) <= PIECE_BYTES_MAX and not text.lstrip()[end:].strip()
+    return value if whole and isinstance(value, dict) else None
+
+
+def storage_kind(piece: Json) -> str | None:
+    """ "session", "message" or "part" for an object of an OpenCode storage folder, else None."""
+    if not isinstance(piece.get("id"), str) or "info" in piece:
+        return None
+    if isinstance(piece.get("messageID"), str):
+        return "part" if isinstance(piece.get("type"), str) else None
+    if isinstance(piece.get("sessionID"), str):
+        return "message" if piece.get("role") in ("user", "assistant") else None
+    is_session = "projectID" in piece and isinstance(piece.get("time"), dict)
+    return "session" if is_session and "directory" in piece else None
+
+
+class _Storage:
+    """Puts the small files of storage folders together again."""
+
+    __slots__ = ("_loose", "_owner", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, _StorageItem] = {}
+        self._owner: dict[str, str] = {}  # message -> session
+        self._loose: list[tuple[str, str, _Item]] = []  # message, part, file
+
+    def take(self, item: _Item) -> bool:
+        """Whether the file is a piece of a session; then it is kept."""
+        if item.trouble or item.named or isinstance(item, _DatabaseItem):
+            return False
+        try:
+            piece = _piece_in(item)
+        except OSError:
+            return False
+        kind = storage_kind(piece) if piece is not None else None
+        if piece is None or kind is None:
+            return False
+        if kind == "part":
+            self._loose.append((piece["messageID"], piece["id"], item))
+            return True
+        session = piece["id"] if kind == "session" else piece["sessionID"]
+        whole = self.sessions.setdefault(session, _StorageItem(item))
+        if kind == "message":
+            whole.messages.setdefault(piece["id"], item)
+            self._owner.setdefault(piece["id"], session)
+        elif whole.session is None:
+            whole.session = item
+            whole.path = item.path
+        return True
+
+    def finish(self) -> list[Json]:
+        """Give the parts to their messages; those that have none are returned as unrecognized."""
+        left = []
+        for message, part, item in self._loose:
+            session = self._owner.get(message)
+            if session is None:
+                why = f"part of the OpenCode message {message:.80}, which is not here"
+                left.append({"path": item.path, "why": why})
+            else:
+                self.sessions[session].parts.setdefault(message, {}).setdefault(part, item)
+        return left
+
+
+# ================================================================================================
+# 25. Demo
 #
 # A session as Claude Code writes it: tools, parallel calls, a rewind, a compaction. Invented.
 # ================================================================================================

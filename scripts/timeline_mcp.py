@@ -50,8 +50,10 @@ IDS_MAX = 200  # entries of a list of ids or names
 IDS_CHARS_MAX = 4_000  # and their JSON
 ROWS_DEFAULT = 50  # rows of a list where no limit is given
 ROWS_MAX = 100_000  # more would not fit whatever the limit of characters
+MESSAGE_CHARS = 50  # the shortest message as JSON has more
 MORE_CHARS = 500  # the mark behind a page: a name of 200 characters, escaped
 LOCK_WAIT_S = 4.0
+REGEX_S = 5.0  # how long a search for a regular expression may take
 
 HANDSHAKE_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 BATCH_REVISIONS = HANDSHAKE_REVISIONS[:2]
@@ -173,7 +175,11 @@ def list_entry(operation: Operation, revision: str) -> Json:
     required = list(operation.required)
     if needs_timeline(operation) and not optional_node(operation):
         required.append("timeline_id")
-    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    if operation.name == "sync":
+        required.append("project")
+    schema = {"type": "object", "properties": properties}
+    if len(properties) == len(operation.arguments):
+        schema["additionalProperties"] = False  # else a client could not send what is not listed
     if required:
         schema["required"] = required
     entry = {"name": operation.tool, "description": operation.help, "inputSchema": schema}
@@ -190,6 +196,16 @@ def list_entry(operation: Operation, revision: str) -> Json:
 def optional_node(operation: Operation) -> bool:
     """Whether a node may be named that tells the timeline."""
     return "node" in operation.by_name and "node" not in operation.required
+
+
+def in_words_of_tools(text: str) -> str:
+    """`text` with the names of tools in place of operations in backquotes."""
+    parts = text.split("`")
+    for place in range(1, len(parts) - 1, 2):
+        operation = timeline.OPERATIONS.get(parts[place])
+        if operation is not None and operation.tool is not None:
+            parts[place] = operation.tool
+    return "`".join(parts)
 
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -242,6 +258,11 @@ def call_arguments(operation: Operation, params: Mapping[str, Any]) -> Json:
         argument = operation.by_name.get(name)
         if argument is not None:
             given[name] = unwrapped(argument, value)
+    if operation.name == "sync" and not given.get("project"):
+        raise InvalidArgument(
+            f"{operation.tool} needs project, the folder you work in: the talks of other projects "
+            "are not yours to read"
+        )
     if given.get("timeline_id") is None and operation.by_name.get("timeline_id") is TIMELINE:
         named = [given.get(name) for name in ("node", "before", "from")]
         if "n0" in named:
@@ -274,6 +295,7 @@ class Shaper:
     def __init__(self, database: Database, chars_max: int) -> None:
         self.database = database
         self.chars_max = chars_max
+        self.warning: str | None = None  # what the last result lacks
 
     def run(self, operation: Operation, given: Json) -> Any:
         """The result of a call, in shape.
@@ -281,16 +303,27 @@ class Shaper:
         Raises:
             TooLarge, TimelineError
         """
+        self.warning = None
+        if operation.name == "list" and not os.path.exists(self.database.path):
+            # Agents begin with this call: that nothing is there yet is an answer.
+            timeline.check_arguments(operation, given)
+            self.warning = str(timeline.missing_database(self.database.path))
+            return []
+        value = self._run(operation, given)
+        if self.database.damage is not None:  # which stderr says to people only
+            self.warning = f"what lies in the damage is missing here: {self.database.damage}"
+        return value
+
+    def _run(self, operation: Operation, given: Json) -> Any:
         if operation.name == "budget":
             return self._budget(given)
+        if operation.name == "context":
+            return self._context(given)
+        if operation.name == "sync":
+            return self._sync(operation, given)
         if "after" in operation.by_name:
             return self._rows(operation, given)
         value = self.database.run(operation.name, given)
-        if operation.name == "context":
-            messages = [self._cut_text(each) for each in value]
-            return self._fitting(
-                messages, lambda: {"last": _count_that_fits(reversed(messages), self.chars_max)}
-            )
         if operation.name == "node":
             return self._node(value, given)
         return self._cut_ids(value, "count") if operation.changes else value
@@ -303,6 +336,60 @@ class Shaper:
         if size > self.chars_max:
             raise TooLarge(size, narrower())
         return value
+
+    def _context(self, given: Json) -> Any:
+        if given.get("format") is not None:
+            return self._request(given)
+
+        def read(given: Json) -> list[Json]:
+            return [self._cut_text(each) for each in self.database.run("context", given)]
+
+        def last_that_fits(messages: list[Json]) -> Json:
+            return {"last": _count_that_fits(reversed(messages), self.chars_max)}
+
+        try:
+            messages = read(given)
+        except timeline.ResultTooLong as error:
+            # More cannot fit, since each message takes some characters.
+            some = read({**given, "last": self.chars_max // MESSAGE_CHARS})
+            error.data["try"] = last_that_fits(some)
+            raise
+        return self._fitting(messages, lambda: last_that_fits(messages))
+
+    def _request(self, given: Json) -> Json:
+        """A context in the shape of an API, whose texts are never cut."""
+
+        def shaped(given: Json) -> Json:
+            return self._as_request(self._run_for_request("context", given), given)
+
+        def narrower() -> Json | None:
+            fits, high = 0, self.chars_max // MESSAGE_CHARS
+            while fits < high:
+                middle = (fits + high + 1) // 2
+                if self.fits(shaped({**given, "last": middle})):
+                    fits = middle
+                else:
+                    high = middle - 1
+            return {"last": fits} if fits else None
+
+        try:
+            value = shaped(given)
+        except timeline.ResultTooLong as error:
+            narrowed = narrower()
+            if narrowed is not None:
+                error.data["try"] = narrowed
+            raise
+        return self._fitting(value, narrower)
+
+    def _run_for_request(self, name: str, given: Json) -> Any:
+        """What the engine answers, which knows nothing of the shape that is wanted."""
+        timeline.check_arguments(timeline.OPERATIONS[name], given)
+        return self.database.run(name, {**given, "format": None})
+
+    def _as_request(self, messages: list[Json], given: Json) -> Json:
+        import timeline_export
+
+        return timeline_export.as_request(self.database, messages, given["format"])
 
     def _cut_text(self, message: Json) -> Json:
         """A message whose long text is shown by its two ends, at most half of the limit as JSON."""
@@ -367,7 +454,8 @@ class Shaper:
         # A search is costly; of the others all rows are asked for, since only the whole list shows
         # where a page may end (see `page`).
         enough = limit + 1 if operation.name == "search" else None
-        found = self.database.run(operation.name, {**given, "limit": enough})
+        run = self._search_apart if given.get("regex") is True else self.database.run
+        found = run(operation.name, {**given, "limit": enough})
         rows = [self._cut_ids(row, "{}_count") for row in found]
         shown = timeline.page(rows, key, None, limit)
         if len(shown) < len(rows) and shown:
@@ -382,23 +470,122 @@ class Shaper:
 
         return self._fitting(shown, narrower)
 
+    def _sync(self, operation: Operation, given: Json) -> Json:
+        """What is new in the transcripts of a project; of long answers the first rows, counted."""
+        import time
+
+        import timeline_import
+
+        checked = timeline.check_arguments(operation, given)
+        places = timeline_import.client_places(os.environ, os.path.expanduser("~"))
+        if checked["client"] != "all":
+            places = {checked["client"]: places[checked["client"]]}
+        days = checked["since"]
+        result: Json = self.database.again_if_unfit(
+            lambda: timeline_import.sync(
+                self.database,
+                places,
+                project=checked["project"],
+                changed_after=0 if days is None else time.time() - 86_400 * days,
+                key=checked["idempotency_key"],
+            )
+        )
+        shown = dict(result)
+        for name in ("timelines", "unrecognized"):
+            rows = result[name]
+            count = len(rows)
+            while count and len(timeline.dumps(rows[:count])) > self.chars_max // 3:
+                count //= 2
+            if count < len(rows):
+                shown[name] = rows[:count]
+                shown[f"{name}_count"] = len(rows)
+        return shown
+
+    def _search_apart(self, name: str, given: Json) -> Any:
+        """A search for a regular expression, in a process of its own: some patterns take for ever,
+        and nothing else can stop them.
+
+        Raises:
+            TimelineError: what the search raises; Refused: it took longer than REGEX_S.
+        """
+        import subprocess
+
+        self.database.refresh()  # what is known of damage is told by this process
+        here = os.path.dirname(os.path.abspath(__file__))
+        program = f"import sys; sys.path[:0] = [{here!r}]; import timeline_mcp as server"
+        command = [sys.executable, "-c", f"{program}; server.answer_search()"]
+        request = json.dumps([self.database.path, self.database.store.lock.wait_s, given])
+        try:
+            done = subprocess.run(
+                command,
+                input=request.encode(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=REGEX_S,
+                check=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise timeline.Refused(
+                f"the search took longer than {REGEX_S:g} s and was stopped: a repeat within a "
+                "repeat, as in (a+)+, can take for ever; write the pattern otherwise, or search "
+                "for a plain text",
+                seconds=REGEX_S,
+            ) from None
+        kind, value, data = json.loads(done.stdout)
+        if kind:
+            raise getattr(timeline, kind)(value, **data)
+        return value
+
     def _budget(self, given: Json) -> Json:
         """A budget that is looked at before it writes its placeholders."""
         only_reads = given.get("dry_run") is True
         if only_reads or not self.database.is_repeated("budget", given):
             # A dry run refuses a key; this one is not what the key is for.
             asked = given if only_reads else {**_without_key(given), "dry_run": True}
-            dry = self._shaped_budget(asked)
+            try:
+                dry = self._shaped_budget(asked)
+            except timeline.ResultTooLong as error:
+                narrower = self._budget_that_fits(given, error)
+                if narrower is not None:
+                    error.data["try"] = narrower
+                raise
             self._fitting(dry, lambda: self._narrower_budget(given, dry))
             if only_reads:
                 return dry
         return self._shaped_budget(given)
 
     def _shaped_budget(self, given: Json) -> Json:
-        value = self.database.run("budget", given)
-        messages = [self._cut_text(each) for each in value["messages"]]
-        shown: Json = self._cut_ids({**value, "messages": messages}, "count")
+        value = self._run_for_request("budget", given)
+        if given.get("format") is not None:
+            value = {**value, **self._as_request(value["messages"], given)}
+        else:
+            value = {**value, "messages": [self._cut_text(each) for each in value["messages"]]}
+        shown: Json = self._cut_ids(value, "count")
         return shown
+
+    def _budget_that_fits(self, given: Json, error: timeline.ResultTooLong) -> Json | None:
+        """A smaller `max_tokens` for an answer of too many messages; None if none fits."""
+        asked = given["max_tokens"] if type(given["max_tokens"]) is int else timeline.TOKENS_MAX
+        dry = {**_without_key(given), "explain": False, "dry_run": True}
+        while asked:
+            asked //= 4
+            try:
+                large = self._shaped_budget({**dry, "max_tokens": asked})
+            except timeline.ResultTooLong:
+                continue
+            except timeline.BudgetInfeasible as infeasible:
+                least = int(str(infeasible.data["required_tokens"]))
+                try:
+                    large = self._shaped_budget({**dry, "max_tokens": least})
+                except timeline.ResultTooLong:
+                    return None
+                asked = least
+            slim = {"explain": False} if given.get("explain") else {}
+            if self.fits(large):
+                return {**slim, "max_tokens": asked}
+            narrower = self._narrower_budget({**dry, "max_tokens": asked}, large)
+            return None if narrower is None else {**slim, **narrower}
+        return None
 
     def _narrower_budget(self, given: Json, large: Json) -> Json | None:
         """No explanation, or a smaller `max_tokens`. Answers grow with it, but not evenly."""
@@ -422,6 +609,17 @@ class Shaper:
                 return {"max_tokens": asked}
             size = len(timeline.dumps(answer))
         return None
+
+
+def answer_search() -> None:
+    """The other end of `Shaper._search_apart`: a request on stdin, [class of the error or "", the
+    result or the error's text, data] on stdout."""
+    path, wait_s, given = json.load(sys.stdin)
+    try:
+        answer = ["", Database(path, wait_s=wait_s).run("search", given), {}]
+    except TimelineError as error:
+        answer = [type(error).__name__, str(error), error.data]
+    print(json.dumps(answer))  # noqa: T201 - no frame: the parent reads it
 
 
 def _without_key(given: Json) -> Json:
@@ -652,8 +850,7 @@ class Server:
         except TimelineError as error:
             return self._failed(str(error), error.data, isinstance(error, InvalidArgument))
         except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            message = f"the system failed: {error.strerror or error}{where}"
+            message = f"the system failed: {timeline.system_words(error)}"
             return self._failed(message, {"errno": error.errno}, False)
         except Exception as error:  # noqa: BLE001 - the last line of defence
             _say_defect(error)
@@ -661,15 +858,25 @@ class Server:
         result: Json = {"content": [{"type": "text", "text": text}]}
         if revision >= "2025-06-18":
             result["structuredContent"] = value if isinstance(value, dict) else {"result": value}
+        if self.shaper.warning is not None:
+            warning = in_words_of_tools(f"warning: {self.shaper.warning}")
+            result["content"].append({"type": "text", "text": warning})
+            if "structuredContent" in result:
+                result["structuredContent"] = {**result["structuredContent"], "warning": warning}
         return result
 
     def _failed(self, message: str, data: Mapping[str, Any], wrong_argument: bool) -> Json:
+        message = in_words_of_tools(message)
+        data = {
+            name: in_words_of_tools(value) if name == "next" else value
+            for name, value in data.items()
+        }
         if self.protocol_errors:
             code = WRONG_PARAMS if wrong_argument else TOOL_FAILED
-            raise Failure(code, message, dict(data) or None)
+            raise Failure(code, message, data or None)
         shown: Json = {"error": message}
         if data:
-            shown["data"] = dict(data)
+            shown["data"] = data
         return {"content": [{"type": "text", "text": timeline.dumps(shown)}], "isError": True}
 
 
@@ -872,7 +1079,11 @@ def make_server(arguments: list[str]) -> Server:
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve stdin and stdout until stdin ends; the exit code."""
-    server = make_server(sys.argv[1:] if arguments is None else arguments)
+    try:
+        server = make_server(sys.argv[1:] if arguments is None else arguments)
+    except TimelineError as error:
+        _say(str(error))
+        return error.exit_code
     # Whatever prints from now on, here or in a library, must not get between the frames.
     try:
         sink = os.dup(1)
@@ -894,6 +1105,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except BrokenPipeError:
         return 0  # the client has gone
+    except OSError as error:
+        _say(f"cannot answer: {timeline.system_words(error)}")
+        return 5
     except KeyboardInterrupt:
         return 130
     finally:

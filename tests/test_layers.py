@@ -16,7 +16,7 @@ ALLOWED = {
     "timeline_export": {"timeline"},
     "timeline_import": {"timeline"},
     "timeline_cli": {"timeline", "timeline_export", "timeline_import"},
-    "timeline_mcp": {"timeline"},
+    "timeline_mcp": {"timeline", "timeline_export", "timeline_import"},
     "tl": {"timeline_cli"},
 }
 SLOW_MODULES = {

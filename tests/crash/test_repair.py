@@ -366,7 +366,10 @@ def test_existing_path_is_refused_and_left(story: Story, tmp_path: Path) -> None
 
 def test_unreadable_header_exits_3_and_makes_no_file(story: Story, tmp_path: Path) -> None:
     path, target = tmp_path / "t.db", tmp_path / "new.db"
-    for content in (b"", b"garbage\n" + story.log, story.log[300:], story.log[:100]):
+    foreign = b'{"a":1}\n{"seq":1}\n'
+    for content in (b"", b"garbage\n", foreign, story.log[:100], story.log[: story.ends[0]]):
+        if content == story.log[: story.ends[0]]:
+            content = stories.flipped(content, 20)
         path.write_bytes(content)
         for act in (lambda: stories.repair(path, target), lambda: stories.doctor(path)):
             with pytest.raises(timeline.Corrupt) as caught:
@@ -374,6 +377,33 @@ def test_unreadable_header_exits_3_and_makes_no_file(story: Story, tmp_path: Pat
             assert caught.value.exit_code == 3
         assert path.read_bytes() == content
         assert not target.exists()
+
+
+@pytest.mark.parametrize("how", ["bracket", "log_id", "mark", "garbage", "newline", "BOM"])
+def test_lines_behind_an_unreadable_header_are_repaired(
+    story: Story, tmp_path: Path, how: str
+) -> None:
+    path, target = tmp_path / "t.db", tmp_path / "new.db"
+    header, rest = story.log[: story.ends[0]], story.log[story.ends[0] :]
+    content = {
+        "bracket": b"[" + header[1:] + rest,
+        "log_id": header.replace(b'"log_id":"5eed', b'"log_id":"XXXX') + rest,
+        "mark": header.replace(b"timeline", b"tymeline") + rest,
+        "garbage": b"garbage\n" + story.log,
+        "newline": header[:-1] + b"x" + rest,
+        "BOM": b"\xef\xbb\xbf" + story.log,
+    }[how]
+    path.write_bytes(content)
+    for act in (lambda: stories.doctor(path), lambda: stories.run(path, "list")):
+        with pytest.raises(timeline.Corrupt) as caught:
+            act()
+        assert caught.value.data == {"line": 1, "byte": 0}
+        assert "doctor --repair-to" in str(caught.value)
+    result = stories.repair(path, target)
+    assert path.read_bytes() == content
+    assert result["nodes"] == story.nodes(story.seq)
+    assert stories.read_everything(target) == story.readings[-1]
+    assert stories.doctor(target)["ok"]
 
 
 def test_damaged_header_that_still_reads_is_repaired(story: Story, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def check_cut(story: Story, path: Path, cut: int) -> None:
     )
     assert path.read_bytes() == story.log[:cut], "a reader has written"
     assert not Path(f"{path}.torn").exists()
+    if cut + 1 in story.ends:  # whole but for its newline: it counts as stored
+        seq, torn = seq + 1, b""
     if seq > 0:
         assert stories.next_append_works(path) == story.nodes(seq) + 1
     else:
@@ -112,9 +114,32 @@ def test_torn_tail_behind_a_checkpoint_is_dropped(
         stories.place(path, story.log[: story.ends[seq]])
         stories.checkpoint_now(path)
         with path.open("ab") as file:
-            file.write(story.log[story.ends[seq] : story.ends[seq + 1] - 1])
+            file.write(story.log[story.ends[seq] : story.ends[seq + 1] - 2])
         assert stories.read_everything(path) == story.readings[seq], seq
         assert stories.next_append_works(path) == story.nodes(seq) + 1
+
+
+def test_last_newline_that_an_editor_took_is_put_back(story: Story, tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    stories.place(path, story.log[:-1])
+    assert stories.doctor(path)["unfinished"]["bytes"] == story.ends[-1] - story.ends[-2] - 1
+    assert path.read_bytes() == story.log[:-1], "a reader has written"
+    said: list[str] = []
+    database = timeline.Database(str(path), clock=stories.Clock(), notice=said.append)
+    database.run("append", {"role": "user", "text": "x"})
+    database.close()
+    assert path.read_bytes().startswith(story.log)
+    assert not Path(f"{path}.torn").exists()
+    assert len(said) == 1
+    assert "newline" in said[0]
+
+
+def test_doctor_names_what_was_set_aside(story: Story, tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    stories.place(path, story.log + b"half a line")
+    assert "set_aside" not in stories.doctor(path)
+    stories.next_append_works(path)
+    assert stories.doctor(path)["set_aside"] == f"{path}.torn"
 
 
 def test_torn_bytes_of_several_crashes_are_all_kept(story: Story, tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def outcome(ask: Callable[[], Any]) -> Any:
 
 def state_of(database: timeline.Database) -> str:
     """State and rows as the engine holds them, caught up."""
-    store = database.refresh()
+    store = database._catch_up()
     rows = b"".join(raw for _, raw in store.rows.chunks(1, len(store.rows)))
     return json.dumps([store.state.to_json(), rows.hex()], sort_keys=True)
 

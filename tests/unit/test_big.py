@@ -8,6 +8,7 @@ import pytest
 
 import timeline
 from kit.program import Program
+from kit.wire import Wire
 
 NODES = 100_001
 
@@ -29,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_context_refuses_above_its_limit_and_says_how_to_narrow_it(path: Path) -> None:
     database = timeline.Database(str(path))
-    with pytest.raises(timeline.Refused, match=r"result too long.*--last") as caught:
+    with pytest.raises(timeline.Refused, match=r"result too long.*`last`") as caught:
         database.run("context")
     assert caught.value.exit_code == 1
     assert [each["node"] for each in database.run("context", {"last": 2})] == [
@@ -66,3 +67,20 @@ def test_doctor_and_tree_work(path: Path) -> None:
     assert report["ok"], report
     lines = tl("tree", "--timeline", "tl0").out.decode().splitlines()
     assert sum(f"[n{number} " in line for line in lines for number in (1, NODES)) == 2
+
+
+def test_tools_name_the_call_that_fits_above_the_limit_too(path: Path) -> None:
+    with Wire(path) as wire:
+        wire.open()
+        here = {"node": f"n{NODES}"}
+        for name, given in (
+            ("timeline_context", here),
+            ("timeline_context_budget", {**here, "max_tokens": 10**9, "explain": True}),
+        ):
+            error = wire.error(name, given)
+            assert error["error"].startswith("result too long: 100001 messages")
+            assert "--" not in error["error"]
+            found = wire.value(name, {**given, **error["data"]["try"]})
+            shown = found["messages"] if isinstance(found, dict) else found
+            assert len(shown) > 100
+            assert shown[-1]["node"] == f"n{NODES}"

@@ -370,7 +370,7 @@ def test_a_picture_never_replaces_the_database_or_what_is_beside_it(
             "append", {"role": "user", "text": f"{number}"}
         )
     (tmp_path / "sub").mkdir()
-    targets = ["t.db", "sub/../t.db", "t.db.lock", "t.db.torn", "t.db.index/state", "t.db.new"]
+    targets = ["t.db", "sub/../t.db", "t.db.lock", "t.db.torn", "t.db.index/state", "t.db.tmp"]
     if sys.platform != "win32":
         (tmp_path / "here").symlink_to(tmp_path, target_is_directory=True)
         os.link(tmp_path / "t.db", tmp_path / "other name")

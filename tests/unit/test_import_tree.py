@@ -1004,4 +1004,6 @@ def test_vanished_file_of_a_folder_is_listed(
     monkeypatch.setattr(ti, "_in_order", vanish)
     result = ti.import_paths(db, [str(folder)])
     assert [row["added"] for row in result["timelines"]] == [1]
-    assert result["unrecognized"][0]["why"] == "cannot be read: No such file or directory"
+    assert result["unrecognized"][0]["why"].startswith(
+        "cannot be read: No such file or directory ("
+    )

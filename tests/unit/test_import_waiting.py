@@ -55,6 +55,35 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Neighbour], None]
     return watch
 
 
+EXPORT = SAMPLES / "chatgpt" / "conversations.json"
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_nobody_waits_while_an_export_is_read_or_compared(
+    db: timeline.Database, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    neighbour = Neighbour(db.path)
+    decode = ti._ChatgptTalk._take
+
+    def take(*arguments: Any) -> Any:
+        neighbour.writes()
+        return decode(*arguments)
+
+    monkeypatch.setattr(ti._ChatgptTalk, "_take", take)
+    rows = ti.import_paths(db, [str(EXPORT)], key=key)["timelines"]
+    assert neighbour.turns == sum(row["records"] for row in rows) == 17
+    content = ti._ChatgptTalk.content
+
+    def compare(*arguments: Any) -> Any:
+        neighbour.writes()
+        return content(*arguments)
+
+    monkeypatch.setattr(ti._ChatgptTalk, "content", compare)
+    rows = ti.import_paths(db, [str(EXPORT)], key=key and "other")["timelines"]
+    assert sum(row["known"] for row in rows) == 12 and db.run("doctor")["ok"]
+    assert neighbour.turns > 17 + 17
+
+
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_nobody_waits_while_lines_are_read(

@@ -175,6 +175,65 @@ def test_a_client_that_has_gone_ends_it_quietly(tmp_path: Path) -> None:
         assert wire.stderr == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no full device")
+def test_a_stdout_that_is_full_ends_it_with_a_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, SERVER, "--db", str(tmp_path / "t.db")],
+            input=frame(HELLO),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 5
+    assert done.stderr.count(b"\n") == 1
+    assert b"room on the disk" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be removed there")
+@pytest.mark.parametrize("db", ["t.db", "whole path"])
+def test_a_working_folder_that_has_vanished(tmp_path: Path, db: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    path = str(tmp_path / "t.db") if db == "whole path" else db
+    script = 'cd "$3" && rmdir "$3" && exec "$0" "$1" --db "$2"'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, SERVER, path, str(gone)],
+        input=frame(HELLO) + frame(tool_call("timeline_create", {}, id=1)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr
+    if db == "whole path":
+        assert done.returncode == 0
+        assert len(done.stdout.splitlines()) == 2
+    else:
+        assert done.returncode == 1
+        assert b"does not exist any more" in done.stderr
+
+
+def test_an_answer_from_a_damaged_database_says_so(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    with Wire(db) as wire:
+        wire.open().create(5)
+    log = db.read_bytes()
+    db.write_bytes(log.replace(b'"text":"', b'"text":"x', 4).replace(b'"text":"x', b'"text":"', 3))
+    with Wire(db) as wire:
+        wire.open()
+        for name, arguments in (("list", {}), ("search", {"text": "e"}), ("branches", TL)):
+            given = {"name": f"timeline_{name}", "arguments": arguments}
+            result = wire.request("tools/call", given)["result"]
+            assert "isError" not in result
+            warning = result["content"][1]["text"]
+            assert "line 6, byte" in warning
+            assert result["structuredContent"]["warning"] == warning
+        assert "line 6, byte" in wire.error("timeline_node", {"node": "n4"})["error"]
+        assert "line 6, byte" in wire.error("timeline_switch", {"name": "main", **TL})["error"]
+        wire.end(silent=False)
+
+
 def test_a_damaged_database_is_named_and_the_server_goes_on(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     db.write_bytes(b"something else\n")

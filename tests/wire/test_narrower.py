@@ -53,7 +53,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=LIMITS)
+@pytest.fixture(scope="module", params=[LIMITS[0], pytest.param(LIMITS[1], marks=pytest.mark.slow)])
 def wire(request: pytest.FixtureRequest, filled: Path) -> Iterator[Wire]:
     with Wire(filled, "--max-output-chars", str(request.param)) as running:
         running.limit = request.param  # type: ignore[attr-defined]

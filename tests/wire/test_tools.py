@@ -62,7 +62,8 @@ def check_schema(schema: Json, top: bool = True) -> None:
     if schema["type"] == "object":
         assert schema["properties"] or top
         assert set(schema.get("required", ())) <= set(schema["properties"])
-        assert schema.get("additionalProperties") is (False if top else None)
+        if not top:
+            assert "additionalProperties" not in schema
         for name, each in schema["properties"].items():
             assert re.fullmatch("[a-z][a-z0-9_]{0,63}", name)
             check_schema(each, False)
@@ -91,6 +92,10 @@ def test_entries_are_such_that_clients_take_them(wire: Wire) -> None:
         assert hints["openWorldHint"] is False
         keyed = "idempotency_key" in tool["inputSchema"]["properties"]
         assert keyed == (name in ("create", "append", "summarize"))
+        # A client that checks arguments against the schema can send all that the tool takes.
+        takes = timeline_mcp.TOOLS[tool["name"]].by_name
+        closed = tool["inputSchema"].get("additionalProperties") is False
+        assert closed == (set(takes) == set(tool["inputSchema"]["properties"]))
 
 
 def test_the_list_is_the_same_bytes_each_time(tmp_path: Path) -> None:
@@ -231,6 +236,80 @@ def test_unknown_arguments_and_a_missing_timeline_are_named(wire: Wire) -> None:
         assert "needs timeline_id" in wire.error(f"timeline_{name}", arguments)["error"]
     assert len(wire.value("timeline_context", {"node": "n2"})) == 2
     assert wire.value("timeline_fork", {"node": "n0", "name": "b", **TL})["head"] == "n0"
+
+
+def test_the_first_call_of_a_session_is_answered_where_nothing_is_yet(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    with Wire(db) as wire:
+        wire.open()
+        result = wire.request("tools/call", {"name": "timeline_list"})["result"]
+        assert "isError" not in result
+        assert json.loads(result["content"][0]["text"]) == []
+        warning = result["content"][1]["text"]
+        assert str(db) in warning
+        assert "timeline_create" in warning
+        assert result["structuredContent"] == {"result": [], "warning": warning}
+        assert "limit" in wire.error("timeline_list", {"limit": -1})["error"]
+        assert str(db) in wire.error("timeline_context", TL)["error"]
+        assert os.listdir(tmp_path) == [wire.log.name]
+        wire.create()
+        assert len(wire.call("timeline_list")["content"]) == 1
+
+
+def test_errors_speak_of_tools_not_of_the_command_line(tmp_path: Path) -> None:
+    with Wire(tmp_path / "t.db") as wire:
+        wire.open()
+        said = [wire.error("timeline_context", TL)["error"]]
+        assert "timeline_create" in said[0]
+        wire.create(3)
+        wire.value("timeline_fork", {"node": "n2", "name": "side", **TL})
+        whole = {"node": "n2", "name": "gone", **TL}
+        wire.value("timeline_fork", whole)
+        wire.value("timeline_drop_branch", {"name": "gone", **TL})
+        wire.value("timeline_append", {"role": "user", "text": "x", "branch": "side", **TL})
+        wire.value("timeline_summarize", {"from": "n4", "to": "n4", "summary": "s"})
+        wire.value("timeline_archive_branch", {"branch": "side", "scope": "own", **TL})
+        archived = wire.error("timeline_switch", {"name": "side", **TL})
+        assert archived["error"] == 'unknown branch "side"'
+        assert archived["data"]["status"] == "archived"
+        assert "timeline_thaw" in archived["data"]["next"]
+        dropped = wire.error("timeline_switch", {"name": "gone", **TL})
+        assert dropped["data"]["status"] == "dropped"
+        never = wire.error("timeline_switch", {"name": "never", **TL})
+        assert never["data"]["branches"] == ["main"]
+        wire.value("timeline_fork", {"node": "n2", "name": "side", **TL})
+        for name, arguments in (
+            ("thaw", {"name": "side", **TL}),
+            ("fork", {"node": "n4", "name": "other", **TL}),
+            ("archive_check", {"branch": "side", "colour": 1, **TL}),
+            ("context_budget", {"max_tokens": 5, "colour": 1, **TL}),
+            ("append", {"role": "user", "text": "x", "intent": {}, **TL}),
+        ):
+            said.append(wire.error(f"timeline_{name}", arguments)["error"])
+        for each in said[1:]:
+            assert not re.search("--[a-z]", each), each
+            for word in each.split("`")[1::2]:
+                assert word in timeline_mcp.TOOLS or word == "as_name", each
+            assert "None" not in each
+
+
+def test_a_pattern_that_takes_for_ever_is_stopped_and_the_others_are_served(tmp_path: Path) -> None:
+    quick = f"import sys; sys.path[:0] = [{str(SCRIPTS)!r}]; import timeline_mcp as server; "
+    program = [sys.executable, "-c", quick + "server.REGEX_S = 1; server.main()"]
+    with Wire(tmp_path / "t.db", program=program) as wire:
+        wire.open().create()
+        wire.value("timeline_append", {"role": "user", "text": "a" * 60 + "!", **TL})
+        said = wire.error("timeline_search", {"text": "(a+)+b", "regex": True})
+        assert "was stopped" in said["error"]
+        found = wire.value("timeline_search", {"text": "a+!", "regex": True, "limit": 1})
+        assert [each["node"] for each in found] == ["n1"]
+        for text in ("(", "\0*(", "a{99999999999}"):
+            assert (
+                "regular expression"
+                in wire.error("timeline_search", {"text": text, "regex": True})["error"]
+            )
+        unknown = {"text": "a", "regex": True, "branch": "no", **TL}
+        assert wire.error("timeline_search", unknown)["error"] == 'unknown branch "no"'
 
 
 def test_json_within_strings_is_taken_for_what_it_says(wire: Wire) -> None:
