@@ -47,6 +47,7 @@ from timeline import (
     LIVE,
     OFFSET,
     PARENT,
+    PREFIX,
     ROLE_MASK,
     ROLES,
     ROW_BYTES,
@@ -484,8 +485,10 @@ def picture(
     if format == "drawio":
         return Picture(view, _drawio(view, f"tl{tl}"))
     if format == "html":
-        title = database.store.state.timelines[tl].title
-        return Picture(view, _html(view, title or f"tl{tl}"))
+        timeline = database.store.state.timelines[tl]
+        is_whole = branch is None and first is None
+        ended = [(each.name, each.head, STATUS_NAMES[each.status]) for each in timeline.ended]
+        return Picture(view, _html(view, timeline.title or f"tl{tl}", ended if is_whole else None))
     if format == "mermaid":
         lines = _mermaid(view)
     elif format == "markdown":
@@ -1110,14 +1113,16 @@ def _plain(text: str) -> str:
 # One file that asks the network for nothing: a strict Content-Security-Policy lets in its own
 # style and script by their hashes. The data are JSON in a script element of another type, with
 # everything escaped that could end it, and reach the page as text only. Rows and lanes are laid
-# out here; the page draws those that are on the screen. Source: https://www.w3.org/TR/CSP3/.
+# out here (Board); the page folds and draws those on the screen. Source: https://www.w3.org/TR/CSP3/.
 # ================================================================================================
 
 _NO_SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+EARLY, ASIDE = 64, 128  # bits of a row's marks beside those of View: see _html_row
 
 
-def _html(view: View, title: str) -> Iterator[str]:
-    spots = Spots(view)
+def _html(view: View, title: str, ended: list[tuple[str, int, str]] | None) -> Iterator[str]:
+    """`ended`: name, head and status of the branches that are no more; None for a part of a path."""
+    board = Board(view, ended)
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_source_hash(_STYLE)}'; script-src '{_source_hash(_SCRIPT)}'"
@@ -1125,12 +1130,19 @@ def _html(view: View, title: str) -> Iterator[str]:
     name = html_escape(one_line(title))
     head, tail = _PAGE.split("DATA")
     yield head.replace("STYLE", _STYLE).replace("POLICY", policy).replace("TITLE", name)
+    current = {name for found in view.heads.values() for name, is_current in found if is_current}
     facts = {
         "title": title,
-        "heads": {f"n{node}": each for node, each in view.heads.items()},
-        "root": view.holds_root,
-        "order": [view.ids[place] for place in spots.order],
-        "asides": [view.ids[place] for under in view.asides.values() for place in under],
+        "whole": view.holds_root,
+        # Name, the last node in view, whether current, status.
+        "branches": [
+            *(
+                [name, view.ids[end], int(name in current), "live" if is_head else "goes on"]
+                for name, end in view.ends
+                for is_head in [name in (each for each, _ in view.heads.get(view.ids[end], ()))]
+            ),
+            *([name, head, 0, status] for name, head, status in board.ended),
+        ],
         "summaries": {
             str(node): [
                 each.first, each.last, each.version, each.supersedes or 0,
@@ -1140,40 +1152,42 @@ def _html(view: View, title: str) -> Iterator[str]:
         },
     }  # fmt: skip
     yield _for_script(facts)[:-1] + ',"nodes":['
-    for start in range(1, len(view.ids), NODES_READ):
-        places = range(start, min(start + NODES_READ, len(view.ids)))
-        rows = view.read(places, lambda place, line: _html_row(view, place, line, spots))
+    between = ""
+    for start in range(0, len(board.rows), NODES_READ):
+        places = board.rows[start : start + NODES_READ]
+        shown = view.read(filter(None, places), lambda place, line: _html_row(board, place, line))
         for place in places:
-            yield ("" if place == 1 else ",") + rows[place]
+            yield between + (shown[place] if place else _for_script(_ROOT_SHOWN))
+            between = ","
     yield "]}" + tail.replace("SCRIPT", _SCRIPT)
 
 
-def _html_row(view: View, place: int, line: bytes, spots: Spots) -> str:
+_ROOT_SHOWN = [0, 0, "root", 0, 0, 0, 0, 0, 0, 0, 0, "", 0, ""]
+
+
+def _html_row(board: Board, place: int, line: bytes) -> str:
     """A node as a list: id, parent, role, tokens, time, marks, lane, run, newest summary, intent,
-    where it came from, text."""
-    record = decode_head(line)
-    source = record.get("source") or {}
-    origin = [
-        record["via"],
-        *(source.get(name, "") for name in ("format", "session", "id", "time")),
-    ]
-    marks = view.marks[place] | (8 if view.flags[place] & KIND_REAL else 0)
+    tokens up to it, via, source, text. Marks: 8 a summary, 16 purged, EARLY and ASIDE."""
+    view, record = board.view, decode_head(line)
+    lane, run, marks = board.spots[place]
+    marks |= view.marks[place] | (8 if view.flags[place] & KIND_REAL else 0)
     intent = record.get("intent") or {}
+    source = {key: value for key, value in record.get("source", {}).items() if key != "usage"}
     return _for_script(
         [
             view.ids[place],
-            view.parents[place]
-            if place < view.tree_end or view.place_of(view.parents[place])
-            else 0,
+            view.parents[place],
             ROLES[view.flags[place] & ROLE_MASK],
             record["tokens"],
             record["ts"],
             marks | (16 if record.get("purged") else 0),
-            spots.lanes[place],
-            spots.runs[place],
+            lane,
+            run,
             view.inside[place],
             [intent.get("tag", ""), intent.get("note", "")] if intent else 0,
-            origin,
+            view.database.store.rows[view.ids[place]][PREFIX],
+            record["via"],
+            source or 0,
             line_text(line),
         ]
     )
@@ -1190,65 +1204,148 @@ def _source_hash(text: str) -> str:
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
-class Spots:
-    """Where each place of a view goes: places in the `order` of rows, and each place's lane and run.
+class Board:
+    """Where everything stands on the page: rows from top to bottom, lanes from the left.
 
-    A run is a line of single nodes in one colour: the current branch's path is run 0, in lane 0.
-    Elsewhere a run goes on with the oldest child. At a fork the other children come first, each
-    with all that hangs on it and one lane further out, then the run goes on: so no two branches
-    interleave, and lanes are as many as forks are nested. Summaries that nothing hangs on stand
-    right under the end of their interval.
+    A run is what one branch has of its own: from the node after its fork to its head, in one lane
+    and one colour. Run 0 belongs to the current branch, from n0 on, and lane 0 to it alone. What
+    several branches share belongs to the current one, else to the oldest. Rows go through a whole
+    subtree before its next sibling, so a run is left only for branches that begin in it, which
+    stand between its nodes. A node's largest subtree stands last (in run 0 its own rest does):
+    what waits below is then at most half of it, and lanes grow with the logarithm of the nodes.
+    A summary that no branch goes on from is a row under the end of its interval, in no lane.
     """
 
-    __slots__ = ("lanes", "order", "runs")
+    __slots__ = (
+        "asides",
+        "children",
+        "continues",
+        "ended",
+        "listed",
+        "ranks",
+        "rows",
+        "sizes",
+        "spots",
+        "view",
+    )
 
-    def __init__(self, view: View) -> None:
-        size = len(view.ids)
-        self.order: list[int] = []
-        self.lanes = [0] * size
-        self.runs = [0] * size
-        goes_on = _main_line(view)
-        runs = 0
+    def __init__(self, view: View, ended: Iterable[tuple[str, int, str]] | None) -> None:
+        """`ended` as in `_html`."""
+        self.view = view
+        self.ended = [each for each in ended or () if each[1] and view.place_of(each[1])]
+        self.asides: dict[int, list[int]] = {}
+        self.listed: set[int] = set()  # all of `asides`
+        self.children: list[list[int]] = [[] for _ in range(view.tree_end)]
+        self._link()
+        self.sizes = [1] * view.tree_end
+        # A part of a path is one run, whoever goes on from it.
+        self.ranks = [0] * view.tree_end if ended is None else self._ranked()
+        for place in range(view.tree_end - 1, 0, -1):
+            if place not in self.listed:
+                above = view.above[place]
+                self.sizes[above] += self.sizes[place]
+                self.ranks[above] = min(self.ranks[above], self.ranks[place])
+        self.continues = [self._continuing(place) for place in range(view.tree_end)]
+        self.rows: list[int] = []  # places; 0 is n0, shown where it is a fork or a head
+        self.spots: list[tuple[int, int, int]] = [(0, 0, 0)] * len(view.ids)  # lane, run, marks
+        self._order()
+        self._place_runs()
+
+    def _link(self) -> None:
+        """Children of each place, and what is listed under it. A summary at which a branch stands
+        is no aside here."""
+        view = self.view
+        for under, found in view.asides.items():
+            self.asides[under] = [
+                each for each in found if each >= view.tree_end or view.ids[each] not in view.heads
+            ]
+            self.listed.update(self.asides[under])
+        for place in range(1, view.tree_end):
+            if place not in self.listed:
+                self.children[view.above[place]].append(place)
+
+    def _ranked(self) -> list[int]:
+        """For each place the rank of the branch that ends there: current, old, new, ended, none."""
+        view = self.view
+        ranks = [len(view.ends) + len(self.ended) + 1] * view.tree_end
+        current = {name for found in view.heads.values() for name, is_now in found if is_now}
+        ends = [*view.ends, *((name, view.place_of(head)) for name, head, _ in self.ended)]
+        for number, (name, place) in enumerate(ends):
+            is_current = name in current and number < len(view.ends)
+            ranks[place] = min(ranks[place], 0 if is_current else number + 1)
+        return ranks
+
+    def _continuing(self, place: int) -> int:
+        """The child with which the run of `place` goes on, 0 if it ends there."""
+        children = self.children[place]
+        rank = self.ranks[place]
+        same = [each for each in children if self.ranks[each] == rank]
+        # Only nodes that no branch holds can have several.
+        return max(same, key=self.sizes.__getitem__) if same else 0
+
+    def _order(self) -> None:
+        shown = self.view.holds_root and (len(self.children[0]) > 1 or 0 in self.view.heads)
         waiting = [0]
+        on_main = 0  # the next node of run 0, which is met before anything that follows it
         while waiting:
             place = waiting.pop()
-            if place:
-                self.order.append(place)
-            for aside in view.asides.get(place, ()):
-                self.lanes[aside], self.runs[aside] = self.lanes[place], self.runs[place]
-                self.order.append(aside)
-            children = _children(view, place)
-            if not children:
+            if place or shown:
+                self.rows.append(place)
+            self.rows += self.asides.get(place, ())
+            then = self.continues[place]
+            below = [each for each in self.children[place] if each != then]
+            largest = max(below, key=self.sizes.__getitem__, default=0)
+            is_main, on_main = place == on_main, then if place == on_main else on_main
+            if largest and not (then and (is_main or self.sizes[largest] <= self.sizes[then])):
+                below.remove(largest)
+                below += [then, largest] if then else [largest]
+                if then:
+                    self.spots[largest] = (0, 0, EARLY)
+            elif then:
+                below.append(then)
+            waiting += reversed(below)
+
+    def _place_runs(self) -> None:
+        view, spots = self.view, self.spots
+        row_of = {place: row for row, place in enumerate(self.rows)}
+        runs, starts = [0] * view.tree_end, [0]  # the run of each place, the first place of each
+        for place in self.rows:
+            if not place or place in self.listed:
                 continue
-            line = goes_on.get(place, children[0])
-            self.lanes[line], self.runs[line] = self.lanes[place], self.runs[place]
-            waiting.append(line)
-            sides = [child for child in children if child != line]
-            for number, side in enumerate(sides):
-                self.lanes[side], self.runs[side] = self.lanes[place] + 1, runs + 1 + number
-            runs += len(sides)
-            waiting += reversed(sides)
+            above = view.above[place]
+            if self.continues[above] == place:
+                runs[place] = runs[above]
+            else:
+                runs[place] = len(starts)
+                starts.append(place)
+        until = [0] * len(starts)  # the last row at which each run needs its lane
+        for place in range(1, view.tree_end):
+            if place not in self.listed:
+                row, above = row_of[place], view.above[place]
+                until[runs[place]] = max(until[runs[place]], row)
+                if not spots[place][2] & EARLY:
+                    until[runs[above]] = max(until[runs[above]], row)
+        busy = [len(self.rows)]  # for each lane the last row that needs it; lane 0 is never free
+        lanes: list[int | None] = [None] * len(starts)
+        lanes[0] = 0
 
+        def take(run: int, row: int) -> None:
+            lane = next((each for each, end in enumerate(busy) if end < row), len(busy))
+            busy[lane : lane + 1] = [until[run]]
+            lanes[run] = lane
 
-def _main_line(view: View) -> dict[int, int]:
-    """For each place on the current branch's path the next one."""
-    current = [name for heads in view.heads.values() for name, is_current in heads if is_current]
-    place = next((end for name, end in view.ends if name in current), 0)
-    found = {}
-    while place:
-        found[view.above[place]] = place
-        place = view.above[place]
-    return found
-
-
-def _children(view: View, place: int) -> list[int]:
-    """Places of the children that are no asides, oldest first."""
-    found = []
-    child = view.first_child[place]
-    while child:
-        found.append(child)
-        child = view.next_child[child]
-    return found
+        for row, place in enumerate(self.rows):
+            if place in self.listed:
+                spots[place] = (-1, 0, ASIDE)
+                continue
+            run = runs[place]
+            if lanes[run] is None:
+                take(run, row)
+            spots[place] = (lanes[run] or 0, run, spots[place][2])
+            # A subtree that stands after the rest of this run has its line from here on.
+            for below in self.children[place]:
+                if spots[below][2] & EARLY:
+                    take(runs[below], row + 1)
 
 
 _PAGE = """<!DOCTYPE html>
@@ -1263,28 +1360,25 @@ _PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <header>
-<div id="what">
-<h1 id="title" dir="auto"></h1>
-<p id="facts"></p>
-</div>
+<div id="name"><h1 id="title" dir="auto"></h1><p id="facts"></p></div>
 <form id="find" role="search">
-<input id="query" type="search" placeholder="Search messages  ( / )" aria-label="Search messages"
+<input id="query" type="search" placeholder="Search, or n12  ( / )" aria-label="Search messages"
  autocomplete="off" spellcheck="false">
 <output id="hits" for="query" aria-live="polite"></output>
-<button type="button" id="before" title="Previous hit (Shift+Enter)">&#8593;<span> Previous hit</span></button>
-<button type="button" id="next" title="Next hit (Enter)">&#8595;<span> Next hit</span></button>
+<button type="button" id="before" aria-label="Previous hit" title="Previous hit (Shift+Enter)">&#8593;</button>
+<button type="button" id="next" aria-label="Next hit" title="Next hit (Enter)">&#8595;</button>
 </form>
-<nav>
-<select id="jump" aria-label="Go to a branch or a fork"></select>
-<button type="button" id="compare" aria-pressed="false">Compare</button>
+<nav aria-label="Views">
+<button type="button" id="branches" aria-pressed="false" title="All branches and forks (b)">Branches</button>
+<button type="button" id="compare" aria-pressed="false" title="Two branches side by side (c)">Compare</button>
 <button type="button" id="theme" title="Light or dark">Theme</button>
 </nav>
 </header>
 <main>
-<section id="list" tabindex="0" role="listbox" aria-label="Messages, oldest first">
-<div id="space"><canvas id="graph" aria-hidden="true"></canvas><div id="rows"></div></div>
+<section id="list" tabindex="0" role="listbox" aria-label="Messages, branch by branch">
+<div id="space"><canvas id="graph" aria-hidden="true"></canvas><div id="rows" role="presentation"></div></div>
 </section>
-<aside id="detail" aria-label="The message chosen" tabindex="-1"></aside>
+<aside id="detail" aria-label="Details" tabindex="-1"></aside>
 </main>
 <div id="paper"></div>
 <script type="application/json" id="data">DATA</script>
@@ -1296,166 +1390,219 @@ _PAGE = """<!DOCTYPE html>
 _STYLE = r"""
 :root {
   color-scheme: light;
-  --page: #f6f5f2; --panel: #ffffff; --line: #dcd8d0; --text: #1f1e1b; --soft: #5d5850;
-  --accent: #1d4fb8; --chosen: #e4ecfb; --mark: #ffe28a; --mark-text: #332600;
+  --page: #faf9f7; --panel: #ffffff; --line: #e3e0d9; --edge: #8b857a; --text: #1f1e1b; --soft: #615c54;
+  --code: #f4f2ee; --accent: #1d4fb8; --chosen: #e6edfb; --mark: #ffe28a; --mark-text: #332600;
   --c0: #1d4fb8; --c1: #a8420c; --c2: #17693f; --c3: #7a35a8; --c4: #a3195b; --c5: #0b6473;
-  --c6: #705500; --c7: #4d49b5;
+  --c6: #705500; --c7: #5d5a66;
 }
 :root[data-theme="dark"] {
   color-scheme: dark;
-  --page: #14161a; --panel: #1c1f25; --line: #343943; --text: #e9e7e2; --soft: #aab0ba;
-  --accent: #8db5ff; --chosen: #263450; --mark: #6b5410; --mark-text: #fff3cc;
+  --page: #15171b; --panel: #1b1e23; --line: #30353e; --edge: #7d8490; --text: #e8e6e1; --soft: #a9afb9;
+  --code: #14161a; --accent: #8db5ff; --chosen: #243149; --mark: #6b5410; --mark-text: #fff3cc;
   --c0: #8db5ff; --c1: #ffae80; --c2: #7ed8a8; --c3: #d3abf7; --c4: #ff9fc9; --c5: #7fdce8;
-  --c6: #e8cd72; --c7: #b8bbff;
+  --c6: #e8cd72; --c7: #b3b8c2;
 }
 * { box-sizing: border-box; }
 html, body { height: 100%; margin: 0; }
 body {
   display: flex; flex-direction: column; overflow: hidden; background: var(--page);
   color: var(--text);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "PingFang SC",
-    "Microsoft YaHei", sans-serif;
+  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "PingFang SC",
+    "Microsoft YaHei", "Noto Sans CJK SC", sans-serif;
 }
 header {
-  display: grid; grid-template-columns: minmax(0, 1fr) minmax(260px, 380px) auto; gap: 8px 20px;
-  align-items: center; padding: 10px 18px; background: var(--panel);
-  border-bottom: 1px solid var(--line);
+  display: flex; gap: 20px; align-items: center; padding: 10px 20px;
+  background: var(--panel); border-bottom: 1px solid var(--line);
 }
-h1, #facts { margin: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+#name { flex: 1 1 0; min-width: 0; }
+h1, #facts { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; margin: 0; }
 h1 { font-size: 16px; line-height: 1.35; font-weight: 650; }
-#facts { color: var(--soft); font-size: 12.5px; line-height: 1.4; }
+#facts { color: var(--soft); font-size: 12px; line-height: 1.35; }
 #find, nav { display: flex; gap: 6px; align-items: center; min-width: 0; }
+#find { flex: 0 1 400px; position: relative; }
 #query { flex: 1 1 auto; min-width: 0; }
-#hits { color: var(--soft); font-size: 12.5px; white-space: nowrap; }
-#hits:empty { display: none; }
-input, select, button {
-  font: inherit; font-size: 14px; color: inherit; background: var(--page);
-  border: 1px solid var(--line); border-radius: 8px; padding: 5px 10px; height: 34px;
+#hits {
+  position: absolute; right: 100px; color: var(--soft); font-size: 12px; white-space: nowrap;
+  background: var(--page); padding: 0 4px; pointer-events: none;
 }
-select { max-width: 220px; }
+input, select, button {
+  font: inherit; font-size: 14px; line-height: 1.4; color: inherit; background: var(--page);
+  border: 1px solid var(--line); border-radius: 8px; padding: 5px 12px; min-height: 34px;
+}
+#query { padding-right: 82px; }
+#query::-webkit-search-cancel-button { display: none; }
+::placeholder { color: var(--soft); opacity: 1; }
+#before, #next { padding: 5px 0; width: 34px; flex: none; }
 button { cursor: pointer; }
 button:hover, select:hover { border-color: var(--accent); }
 button[aria-pressed="true"] { background: var(--chosen); border-color: var(--accent); }
-#before span, #next span { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 1px; }
 main { flex: 1; min-height: 0; display: flex; }
-#list { flex: 1 1 58%; overflow-y: auto; overflow-x: hidden; position: relative; contain: strict; }
-#list:focus-visible { outline-offset: -2px; }
+#list { flex: 1 1 56%; overflow-y: auto; overflow-x: hidden; position: relative; contain: strict; }
+#list:focus-visible, #detail:focus-visible { outline-offset: -2px; }
 #space { position: relative; }
 #graph { position: sticky; top: 0; left: 0; display: block; pointer-events: none; z-index: 1; }
 #rows { position: absolute; inset: 0; }
 .row {
   position: absolute; left: 0; right: 0; height: 34px; display: flex; align-items: center;
-  gap: 8px; padding-right: 12px; cursor: pointer; white-space: nowrap; overflow: hidden;
+  gap: 10px; padding-right: 16px; cursor: pointer; white-space: nowrap; overflow: hidden;
+  font-size: 14px;
 }
 .row:hover { background: color-mix(in srgb, var(--chosen) 55%, transparent); }
 .row.chosen { background: var(--chosen); }
-.row .id { font: 12px/1 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; color: var(--soft); min-width: 5ch; }
-.row .role { font-size: 12px; color: var(--soft); min-width: 9ch; }
-.row .said { flex: 1 1 auto; overflow: hidden; text-overflow: ellipsis; unicode-bidi: plaintext; }
-.row.summary .said { font-style: italic; }
-.row.aside { color: var(--soft); }
+.row .id { font: 12px/1 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; color: var(--soft); flex: none; }
+.row .role { font-size: 12px; color: var(--soft); flex: none; width: 66px; }
+.row .role.user { color: var(--text); font-weight: 600; }
+.row .said { flex: 1 1 0; min-width: 0; overflow: hidden; text-overflow: ellipsis; unicode-bidi: plaintext; text-align: left; }
+.row.off .said, .row.off .role { color: var(--soft); }
+.row.aside .said { font-style: italic; }
+.row.over .said { color: var(--soft); }
 .row.excluded .said, .row.purged .said { text-decoration: line-through; color: var(--soft); }
 .row.fold { color: var(--soft); font-size: 13px; }
-.row.hit .said { background: color-mix(in srgb, var(--mark) 45%, transparent); border-radius: 4px; }
+.row .chips { display: flex; gap: 6px; flex: 0 1 auto; max-width: 55%; overflow: hidden; }
 .chip {
-  font-size: 12px; line-height: 1.5; padding: 1px 8px; border-radius: 999px; flex: none;
-  border: 1px solid currentColor; max-width: 22ch; overflow: hidden; text-overflow: ellipsis;
+  font-size: 12px; line-height: 1.5; padding: 0 8px; border-radius: 999px; flex: 0 1 auto; min-width: 3ch;
+  border: 1px solid currentColor; max-width: 24ch; overflow: hidden; text-overflow: ellipsis;
+  white-space: nowrap; font-weight: 500;
 }
 .chip.now { font-weight: 700; background: var(--chosen); }
-.chip.plain { border-color: var(--line); color: var(--soft); border-radius: 6px; padding: 1px 6px; }
+.chip.begins { border-color: transparent; padding: 0 2px; }
+.chip.plain { border-color: var(--line); color: var(--soft); border-radius: 6px; padding: 0 6px; font-weight: 400; flex: none; max-width: 30ch; }
 .c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); }
 .c4 { color: var(--c4); } .c5 { color: var(--c5); } .c6 { color: var(--c6); } .c7 { color: var(--c7); }
 #detail {
-  flex: 0 0 42%; min-width: 320px; max-width: 760px; overflow-y: auto; background: var(--panel);
-  border-left: 1px solid var(--line); padding: 16px 20px 40px; overflow-wrap: anywhere;
+  flex: 0 0 44%; min-width: 320px; max-width: 780px; overflow-y: auto; background: var(--panel);
+  border-left: 1px solid var(--line); padding: 20px 24px 48px; overflow-wrap: anywhere;
 }
-#detail h2 { font-size: 16px; margin: 0 0 4px; display: flex; flex-wrap: wrap; gap: 6px; align-items: center; }
-#detail h3 { font-size: 13px; color: var(--soft); margin: 22px 0 6px; font-weight: 600; }
-#detail .meta { color: var(--soft); font-size: 13px; margin: 0 0 12px; }
-#detail .empty { color: var(--soft); margin-top: 20vh; text-align: center; }
+.title { display: flex; gap: 8px; align-items: flex-start; margin: 0 0 4px; }
+.title h2 { flex: 1 1 auto; }
+h2 { font-size: 17px; line-height: 1.5; margin: 0; display: flex; flex-wrap: wrap; gap: 6px 8px; align-items: center; font-weight: 650; }
+h3 { font-size: 13px; color: var(--soft); margin: 28px 0 8px; font-weight: 600; }
+.meta { color: var(--soft); font-size: 13px; margin: 0 0 14px; }
+.empty { color: var(--soft); margin-top: 20vh; text-align: center; }
 .text {
   white-space: pre-wrap; unicode-bidi: plaintext; background: var(--page);
-  border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; margin: 0;
+  border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; margin: 0;
   font: inherit; tab-size: 4;
 }
-.text.tool, .code {
-  font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "Noto Sans Mono CJK SC", monospace;
+.text code, .code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "Noto Sans Mono", monospace; font-size: 13px; }
+.text code { background: var(--code); border-radius: 4px; padding: 1px 3px; }
+.text code.block {
+  display: block; line-height: 1.5; padding: 8px 12px; margin: 4px -4px; border: 1px solid var(--line); border-radius: 8px;
+  white-space: pre; overflow-x: auto; direction: ltr; unicode-bidi: isolate; text-align: left;
 }
-.code {
-  display: block; margin: 6px 0; padding: 8px 10px; border-radius: 8px; unicode-bidi: plaintext;
-  background: var(--panel); border: 1px solid var(--line);
-}
-dl { display: grid; grid-template-columns: auto 1fr; gap: 2px 14px; margin: 0 0 14px; font-size: 13px; }
+dl { display: grid; grid-template-columns: 104px 1fr; gap: 6px 16px; margin: 0; font-size: 14px; }
 dt { color: var(--soft); }
-dd { margin: 0; }
-.link { display: block; width: 100%; text-align: start; height: auto; min-height: 34px; margin: 4px 0; unicode-bidi: plaintext; }
-.tools { display: flex; flex-wrap: wrap; gap: 6px; margin: 12px 0; }
-#close { display: none; }
-mark { background: var(--mark); color: var(--mark-text); border-radius: 3px; }
-.turn { margin: 0 0 12px; }
-.turn .who { font-size: 12px; color: var(--soft); margin: 0 0 3px; }
-.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 16px; }
-.sides select { width: 100%; max-width: none; margin-bottom: 10px; }
-body.comparing #detail { flex-basis: 62%; max-width: none; }
-#paper { display: none; }
-@media (max-width: 960px) {
-  header { grid-template-columns: minmax(0, 1fr) auto; }
-  #find { grid-column: 1 / -1; order: 1; }
-  nav select { max-width: 150px; }
+dd { margin: 0; min-width: 0; }
+.link {
+  display: flex; gap: 10px; align-items: baseline; width: 100%; text-align: start; margin: 0 0 6px; background: none;
 }
+.link .id, .link .status { color: var(--soft); font-size: 12px; flex: none; }
+.link .words { flex: 1 1 auto; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; unicode-bidi: plaintext; }
+.link .dot { width: 10px; height: 10px; border-radius: 50%; background: currentColor; flex: none; align-self: center; }
+.inline { display: inline; width: auto; min-height: 0; padding: 0 2px; border: 0; background: none; color: var(--accent); text-decoration: underline; text-underline-offset: 3px; }
+.names { display: flex; flex-wrap: wrap; gap: 6px; }
+button.chip { background: none; min-height: 0; }
+.tools { display: flex; flex-wrap: wrap; gap: 8px; margin: 14px 0 0; }
+.pair { display: flex; gap: 6px; }
+.pair .link { align-items: center; }
+.pair .link:first-child { flex: 1 1 auto; min-width: 0; }
+.pair .link:last-child:not(:first-child) { flex: 0 0 auto; width: auto; color: var(--soft); font-size: 12px; }
+.filter { width: 100%; margin: 10px 0 12px; }
+mark { background: var(--mark); color: var(--mark-text); border-radius: 3px; }
+.turn { margin: 0 0 16px; }
+.turn .who { font-size: 12px; color: var(--soft); margin: 0 0 4px; }
+.sides { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 20px; }
+.sides select { width: 100%; margin-bottom: 12px; }
+body.comparing #detail { flex-basis: 62%; max-width: none; }
+#close { flex: none; }
+body.message #close { display: none; }
+#paper { display: none; }
+@media (max-width: 1000px) and (min-width: 761px) { #facts { display: none; } #find { flex-basis: 280px; } header { gap: 12px; padding: 10px 12px; } }
 @media (max-width: 760px) {
-  nav select { max-width: none; }
-  #find { order: 0; }
-  header { padding: 8px 12px; gap: 8px; grid-template-columns: minmax(0, 1fr); }
-  nav select { flex: 1; min-width: 0; }
-  .row .role { display: none; }
+  header { flex-wrap: wrap; padding: 10px 14px; gap: 8px; }
+  #name { flex: 1 0 100%; }
+  #find { flex: 1 1 100%; order: 3; }
+  nav { flex: 1 1 100%; }
+  nav button { flex: 1; }
+  .row { gap: 8px; padding-right: 12px; }
+  .row .role, .row .begins { display: none; }
+  .row .chips { max-width: 45%; }
   #detail {
-    position: fixed; inset: auto 0 0 0; max-height: 76vh; min-width: 0; max-width: none;
-    border: 0; border-top: 1px solid var(--line); border-radius: 16px 16px 0 0;
+    position: fixed; inset: auto 0 0 0; height: 62vh; min-width: 0; max-width: none;
+    border: 0; border-top: 1px solid var(--line); border-radius: 16px 16px 0 0; padding: 16px 16px 32px;
     box-shadow: 0 -8px 30px rgb(0 0 0 / 25%); display: none; z-index: 3;
   }
   body.open #detail { display: block; }
-  #close { display: inline-block; margin-inline-start: auto; }
-  .sides { gap: 8px; }
+  body.message #close { display: block; }
+  dl { grid-template-columns: 84px 1fr; gap: 6px 12px; }
+  .sides { gap: 10px; }
 }
 @media print {
+  :root, :root[data-theme] {
+    color-scheme: light; --page: #fff; --panel: #fff; --code: #fff; --line: #999; --text: #000; --soft: #333;
+    --chosen: #fff; --mark: #fff; --mark-text: #000;
+  }
   html, body { height: auto; overflow: visible; display: block; background: #fff; color: #000; }
   header, main { display: none; }
   #paper { display: block; }
-  #paper .text, #paper .code { background: none; border-color: #999; color: #000; }
-  #paper .turn { break-inside: avoid-page; }
-  #paper .who { color: #333; }
+  #paper h1 { white-space: normal; font-size: 18px; margin: 0 0 16px; }
+  #paper .who { break-after: avoid; }
+  #paper .text { overflow-wrap: anywhere; box-decoration-break: clone; }
+  #paper .text code.block { white-space: pre-wrap; overflow: visible; }
 }
 """
 
 _SCRIPT = r"""
 "use strict";
 (() => {
-const ROW = 34, PAD = 16, COLORS = 8, LANES_WIDE = 200;
-const PIN = 1, EXCLUDED = 2, ARCHIVED = 4, SUMMARY = 8, PURGED = 16;
+const ROW = 34, PAD = 14, COLORS = 7, BRACKETS = 4, RUNS_OPEN = 24;
+const PIN = 1, EXCLUDED = 2, ARCHIVED = 4, SUMMARY = 8, PURGED = 16, EARLY = 64, ASIDE = 128;
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
-const node = new Map(), place = new Map(), children = new Map();
-const asides = new Set(data.asides);
-for (const [id, parent, role, tokens, time, marks, lane, run, inside, tag, origin, text] of data.nodes) {
-  const above = node.get(parent) || {depth: 0, sum: 0};
-  node.set(id, {id, parent, role, tokens, time, marks, lane, run, inside, tag, text,
-    aside: asides.has(id), depth: above.depth + 1, sum: above.sum + tokens,
-    via: origin[0], format: origin[1], session: origin[2], native: origin[3], said: origin[4]});
+const node = new Map(), place = new Map(), children = new Map();  // place: the row of an id
+const runs = [];  // {nodes, lane, ...}: what one branch has of its own
+let under = null;
+data.nodes.forEach(([id, parent, role, tokens, time, marks, lane, run, inside, tag, prefix, via, source, text], at) => {
+  const n = {id, parent, role, tokens, time, marks, lane, run, inside, tag, prefix, via, source, text, at, end: at,
+    under: null, asides: []};
+  node.set(id, n);
+  if (marks & ASIDE) { n.under = under; if (under) under.asides.push(n); return; }
+  under = n;
+  (runs[run] = runs[run] || {run, lane, nodes: [], names: []}).nodes.push(n);
+  if (!id) return;
   if (!children.has(parent)) children.set(parent, []);
-  children.get(parent).push(id);
+  children.get(parent).push(n);
+});
+for (const list of children.values()) list.sort((a, b) => a.id - b.id);
+const nodes = [...node.values()], summaries = new Map();
+for (let at = nodes.length; at--;) {  // the rows of a subtree are at..end
+  const n = nodes[at], above = n.marks & ASIDE ? n.under : n.id ? node.get(n.parent) : null;
+  if (above) above.end = Math.max(above.end, n.end);
 }
-const nodes = data.order.map((id) => node.get(id));
-nodes.forEach((n, at) => { n.at = at; });
-const heads = [];  // {name, current, id}
-for (const [key, list] of Object.entries(data.heads))
-  for (const [name, current] of list) heads.push({name, current, id: +key.slice(1)});
-const summaries = new Map(Object.entries(data.summaries).map(([id, s]) => [+id, {
-  id: +id, from: s[0], to: s[1], version: s[2], supersedes: s[3], by: s[4], stale: s[5], rests: s[6],
-}]));
-const state = {chosen: 0, open: new Set(), rows: [], query: "", hits: [], hitSet: new Set(), hit: -1,
-  comparing: false, left: "", right: ""};
+for (const [key, s] of Object.entries(data.summaries)) summaries.set(+key, {
+  id: +key, from: s[0], to: s[1], version: s[2], supersedes: s[3], by: s[4], stale: s[5], rests: s[6],
+});
+const heads = data.branches.map(([name, id, current, status]) => ({name, id, current, status, n: node.get(id)}));
+heads.sort((a, b) => b.current - a.current);
+const headsAt = new Map();
+for (const head of heads) {
+  if (!head.n || head.status === "goes on") continue;
+  if (!headsAt.has(head.id)) headsAt.set(head.id, []);
+  headsAt.get(head.id).push(head);
+  if (!(head.n.marks & ASIDE)) runs[head.n.run].names.push(head);
+}
+const live = heads.filter((head) => /live|goes on/.test(head.status));
+const parentOf = (n) => n.id ? node.get(n.parent) : undefined;
+const childrenOf = (n) => children.get(n.id) || [];
+const isAbove = (a, b) => a === b || !(a.marks & ASIDE) && !(b.marks & ASIDE) && a.at <= b.at && b.at <= a.end;
+const covers = (s, n) => {
+  const from = node.get(s.from), to = node.get(s.to);
+  return Boolean(from && to && isAbove(from, n) && isAbove(n, to));
+};
+const runEnd = (n) => runs[n.run].nodes.at(-1);
+const state = {chosen: 0, line: null, path: [], step: new Map(), lit: [], open: new Set(), rows: [], query: "",
+  hits: [], hitSet: new Set(), hit: -1, panel: "message", left: "", right: ""};
 
 const make = (tag, name, text) => {
   const made = document.createElement(tag);
@@ -1463,107 +1610,137 @@ const make = (tag, name, text) => {
   if (text !== undefined) made.textContent = text;
   return made;
 };
-const shown = (n) => n.marks & PURGED ? "(purged)" : n.text || "(empty)";
-const oneLine = (text) => text.slice(0, 400).replace(/\s+/g, " ");
-const short = (text, size) => {
-  const line = oneLine(text);
-  return line.length > size ? line.slice(0, size - 1) + "…" : line;
+const button = (name, words, act) => {
+  const made = make("button", name, words);
+  made.type = "button";
+  made.onclick = act;
+  return made;
 };
-const when = (time) => new Date(time * 1000).toISOString().replace("T", " ").slice(0, 16) + " UTC";
-const local = (time) => new Date(time * 1000).toLocaleString([], {dateStyle: "medium", timeStyle: "short"});
-const count = (value) => value.toLocaleString("en");
-const color = (run) => "c" + run % COLORS;
-const forks = (id) => (children.get(id) || []).filter((each) => !node.get(each).aside);
+const shown = (n) => n.id ? n.marks & PURGED ? "(purged)" : n.text || "(empty)" : "(the root)";
+const oneLine = (text, most = 160) => text.slice(0, most).replace(/\s+/g, " ") + (text.length > most ? "…" : "");
+const numbers = new Intl.NumberFormat("en");
+const count = (value) => numbers.format(value);
+const many = (value, word, more = word + "s") => `${count(value)} ${value === 1 ? word : more}`;
+const clock = new Intl.DateTimeFormat(undefined, {dateStyle: "medium", timeStyle: "medium"});
+const zoned = new Intl.DateTimeFormat(undefined, {dateStyle: "full", timeStyle: "long"});
+const when = (time, format = clock) => {
+  const date = new Date(time * 1000);
+  return isNaN(date) ? String(time) : format.format(date);
+};
+const color = (run) => {
+  if (!run) return "c0";
+  return runs[run].nodes[0].marks & ARCHIVED ? "c7" : "c" + (1 + (run - 1) % (COLORS - 1));
+};
 const pathTo = (id) => {
   const path = [];
-  for (let n = node.get(id); n; n = node.get(n.parent)) path.push(n);
+  let n = node.get(id);
+  if (n && n.under && !parentOf(n)) return [n];
+  for (; n; n = parentOf(n)) path.push(n);
   return path.reverse();
 };
 
-// ---- rows: archived stretches are folded until they are opened ---------------------------------
+// ---- rows: archived stretches, and branches where there are many, are folded until opened ------
 
+const crowded = runs.length > RUNS_OPEN;
+function foldOf(n) {
+  const on = n.under || n;
+  if (state.open.has(n.id) || state.open.has(on.id)) return 0;
+  // A summary of what is archived is seen beside the fold.
+  if (on.marks & ARCHIVED) return n.under ? 0 : ARCHIVED;
+  return crowded && on.run ? ASIDE : 0;
+}
+function unfold(n) {  // what its branch has of its own, and the way to it
+  for (let on = n.under || n; on; on = parentOf(on)) {
+    if (foldOf(on)) for (const each of runs[on.run].nodes) state.open.add(each.id);
+  }
+  state.open.add(n.id);
+  layOut();
+}
 function layOut() {
   const rows = [];
   place.clear();
   for (let at = 0; at < nodes.length; at++) {
-    const n = nodes[at];
-    if (n.marks & ARCHIVED && !state.open.has(n.id)) {
-      let end = at;
-      while (end + 1 < nodes.length && nodes[end + 1].marks & ARCHIVED && nodes[end + 1].run === n.run
-        && !state.open.has(nodes[end + 1].id)) end++;
-      for (let k = at; k <= end; k++) place.set(nodes[k].id, rows.length);
-      rows.push({fold: nodes.slice(at, end + 1)});
-      at = end;
-    } else {
-      place.set(n.id, rows.length);
-      rows.push({n});
-    }
+    const n = nodes[at], kind = foldOf(n), from = at;
+    if (kind) while (at < n.end && foldOf(nodes[at + 1]) === kind) at++;
+    for (let k = from; k <= at; k++) place.set(nodes[k].id, rows.length);
+    rows.push(kind ? {fold: nodes.slice(from, at + 1)} : {n});
   }
   state.rows = rows;
-  // Lines: from a parent down its lane, then over into the child's, just above the child.
-  state.edges = nodes.map((n) => {
-    const to = place.get(n.id), from = n.parent && !n.aside ? place.get(n.parent) : undefined;
-    return from === undefined || from === to ? null
-      : [from, to, node.get(n.parent), n];
-  }).filter(Boolean).sort((a, b) => a[0] - b[0]);
+  for (const run of runs) {
+    if (!run) continue;
+    const first = run.nodes[0], above = parentOf(first);
+    run.first = run.top = place.get(first.id);
+    run.bottom = place.get(run.nodes.at(-1).id);
+    run.fork = null;
+    if (!run.run || !above || place.get(above.id) === run.first) continue;
+    run.fork = {lane: above.lane, row: first.marks & EARLY ? place.get(above.id) : run.first - 1};
+    if (first.marks & EARLY) run.top = run.fork.row + 1;
+    else runs[above.run].bottom = Math.max(runs[above.run].bottom, run.fork.row);
+  }
   state.brackets = brackets();
+  light();
   $("space").style.height = rows.length * ROW + 2 * PAD + "px";
 }
 
 function brackets() {
   const found = [];
   for (const s of summaries.values()) {
-    if (s.by || !place.has(s.from) || !place.has(s.to)) continue;
-    found.push({top: place.get(s.from), end: place.get(s.to), id: s.id, column: 0, parts: rowsOf(s)});
+    const own = node.get(s.id);
+    if (s.by || !own || !place.has(s.from) || !place.has(s.to)) continue;
+    const foot = own.marks & ASIDE ? place.get(s.id) : 0;
+    found.push({id: s.id, s, top: place.get(s.from), end: Math.max(place.get(s.to), foot), foot, column: 0, parts: null});
   }
   found.sort((a, b) => a.top - b.top || b.end - a.end);
   const busy = [];
   for (const each of found) {
-    let column = busy.findIndex((end) => end < each.top);
-    if (column < 0) column = Math.min(busy.length, 3);
-    busy[column] = each.end + 1;  // its own row stands right under it
-    each.column = column;
+    const column = busy.findIndex((end) => end < each.top);
+    each.column = column < 0 ? busy.length : column;  // from BRACKETS on drawn only when chosen
+    busy[each.column] = each.end;
   }
   return found;
 }
-// What a summary covers, as [first row, last row]: the rows of branches that lie between are not.
-function rowsOf(s) {
-  const first = node.get(s.from), last = node.get(s.to), top = place.get(s.from), end = place.get(s.to);
-  if (end - top === last.depth - first.depth) return [[top, end]];
+function covered(bracket) {  // its rows as stretches: other branches may stand between them
+  if (bracket.parts) return bracket.parts;
   const parts = [];
-  for (let n = last; n && n.depth >= first.depth; n = node.get(n.parent)) {
-    const row = place.get(n.id), part = parts.at(-1);
-    if (part && part[0] - row <= 1) part[0] = row; else parts.push([row, row]);
+  for (let n = node.get(bracket.s.to); n; n = parentOf(n)) {
+    const row = place.get(n.id), last = parts.at(-1);
+    if (last && last[0] - row <= 1) last[0] = row; else parts.push([row, row]);
+    if (n.id === bracket.s.from) break;
   }
-  return parts;
+  return bracket.parts = parts;
 }
 
-// Lanes get narrower where there are many, so that they never take the place of the texts.
-const lanesDeep = nodes.reduce((most, n) => Math.max(most, n.lane), 0);
-const lane = Math.max(3, Math.min(16, LANES_WIDE / Math.max(1, lanesDeep)));
-const laneX = (at) => 20 + Math.min(at * lane, LANES_WIDE);
-let textStart = 0, bracketStart = 0;
-const columnOf = new Map();  // summary -> column of its bracket
-const asideX = (n) => {
-  const s = summaries.get(n.id);
-  return bracketStart + (columnOf.get(s && s.by ? s.by : n.id) || 0) * 9;
-};
-
+let textStart = 0, bracketStart = 0, laneStep = 16, room = 160;  // room: characters that may fit in a row
+const laneX = (lane) => 22 + lane * laneStep;
+const mostLanes = runs.reduce((most, run) => Math.max(most, run.lane), 0);
 function measure() {
-  const columns = Math.min(4, state.brackets.reduce((most, b) => Math.max(most, b.column + 1), 0));
-  columnOf.clear();
-  for (const b of state.brackets) columnOf.set(b.id, b.column);
-  bracketStart = laneX(lanesDeep) + 18;
-  textStart = bracketStart + Math.max(columns, asides.size ? 1 : 0) * 9 + 10;
+  const columns = Math.min(BRACKETS, state.brackets.reduce((most, b) => Math.max(most, b.column + 1), 0));
+  const lanesWidth = Math.min(240, $("list").clientWidth * 0.28);
+  laneStep = Math.max(5, Math.min(16, lanesWidth / (mostLanes + 1)));
+  bracketStart = laneX(mostLanes) + 16;
+  room = Math.ceil(($("list").clientWidth - 180) / 5.5);
+  textStart = bracketStart + (columns ? columns * 9 + 10 : 0);
 }
+const idWidth = String(nodes.reduce((most, n) => Math.max(most, n.id), 0)).length + 1 + "ch";
 
 const canvas = $("graph"), pen = canvas.getContext("2d");
 let palette = {};
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  palette = {line: style.getPropertyValue("--line"), soft: style.getPropertyValue("--soft"),
-    page: style.getPropertyValue("--page"), text: style.getPropertyValue("--text")};
-  for (let k = 0; k < COLORS; k++) palette["c" + k] = style.getPropertyValue("--c" + k);
+  for (const name of ["edge", "page", "text", ...Array.from({length: COLORS + 1}, (_, k) => "c" + k)])
+    palette[name] = style.getPropertyValue("--" + name);
+}
+
+// What the line through the chosen message takes of each run is drawn thicker.
+function light() {
+  state.lit = [];
+  const {path} = state;
+  for (let at = 0; at < path.length; at++) {
+    const run = runs[path[at].run], from = at;
+    while (at + 1 < path.length && path[at + 1].run === run.run) at++;
+    const next = path[at + 1], bottom = next && !(next.marks & EARLY) ? place.get(next.id) - 1 : 0;
+    state.lit.push({run, top: from ? run.top : place.get(path[0].id), bottom: Math.max(place.get(path[at].id), bottom)});
+  }
 }
 
 function drawGraph(top, height, first, last) {
@@ -1573,74 +1750,94 @@ function drawGraph(top, height, first, last) {
     canvas.height = Math.round(height * scale);
     canvas.style.width = width + "px";
     canvas.style.height = height + "px";
+    canvas.style.marginBottom = -height + "px";
   }
-  canvas.style.marginBottom = -height + "px";
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   pen.clearRect(0, 0, width, height);
   const y = (row) => row * ROW + ROW / 2 + PAD - top;
-  pen.lineWidth = 2;
-  for (const [from, to, above, below] of state.edges) {
-    if (from > last) break;
-    if (to < first) continue;
-    const x1 = laneX(above.lane), x2 = laneX(below.lane), y2 = y(to), forks = above.run !== below.run;
-    const turn = forks ? y2 - ROW : y2;
-    pen.strokeStyle = palette[color(above.run)];
+  const down = (run, from, to) => {
+    if (to < first - 1 || from > last + 1) return;
+    const x = laneX(run.lane);
+    pen.strokeStyle = palette[color(run.run)];
     pen.beginPath();
-    pen.moveTo(x1, Math.max(y(from), -ROW));
-    pen.lineTo(x1, Math.min(turn, height + ROW));
+    pen.moveTo(x, Math.max(y(from), -ROW));
+    pen.lineTo(x, Math.min(y(to), height + ROW));
     pen.stroke();
-    if (!forks || turn > height + ROW) continue;
-    pen.strokeStyle = palette[color(below.run)];
+  };
+  const over = (run) => {
+    if (!run.fork || run.fork.row < first - 2 || run.fork.row > last + 1) return;
+    const x1 = laneX(run.fork.lane), x2 = laneX(run.lane), y1 = y(run.fork.row), y2 = y1 + ROW;
+    pen.strokeStyle = palette[color(run.run)];
     pen.beginPath();
-    pen.moveTo(x1, turn);
-    pen.bezierCurveTo(x1, y2 - ROW / 3, x2, y2 - ROW / 1.5, x2, y2);
+    pen.moveTo(x1, y1);
+    pen.bezierCurveTo(x1, y1 + ROW * 0.7, x2, y2 - ROW * 0.7, x2, y2);
     pen.stroke();
-  }
+  };
+  pen.lineCap = "round";
+  pen.lineWidth = laneStep < 8 ? 1 : 1.5;
+  for (const run of runs) if (run) { down(run, run.top, run.bottom); over(run); }
+  pen.lineWidth = laneStep < 8 ? 2.5 : 3;
+  for (const {run, top: from, bottom} of state.lit) { down(run, from, bottom); over(run); }
   for (const b of state.brackets) {
     if (b.end < first || b.top > last) continue;
-    const x = bracketStart + b.column * 9, lit = b.id === state.chosen
-      || (node.get(state.chosen) || {}).inside === b.id;
-    pen.strokeStyle = lit ? palette.text : palette.soft;
-    pen.lineWidth = lit ? 2 : 1;
+    const lit = b.id === state.chosen || (node.get(state.chosen) || {}).inside === b.id;
+    if (b.column >= BRACKETS && !lit) continue;
+    const x = bracketStart + Math.min(b.column, BRACKETS - 1) * 9, parts = covered(b);
+    pen.strokeStyle = lit ? palette.text : palette.edge;
+    pen.lineWidth = lit ? 2 : 1.25;
+    const side = (from, to) => { pen.moveTo(x, Math.max(from, -ROW)); pen.lineTo(x, Math.min(to, height + ROW)); };
     pen.beginPath();
-    pen.moveTo(x + 5, y(b.top) - 10);
-    pen.lineTo(x, y(b.top) - 10);
-    for (const [top, end] of b.parts) {
-      pen.moveTo(x, Math.max(y(top) - 10, -ROW));
-      pen.lineTo(x, Math.min(y(end) + 10, height + ROW));
-    }
-    pen.moveTo(x, y(b.end) + 10);
-    pen.lineTo(x + 5, y(b.end) + 10);
+    pen.moveTo(x + 5, y(b.top) - 8);
+    pen.lineTo(x, y(b.top) - 8);
+    for (const [from, to] of parts) if (to >= first && from <= last) side(y(from) - 8, y(to) + 8);
+    if (!b.foot) { pen.moveTo(x, y(b.end) + 8); pen.lineTo(x + 5, y(b.end) + 8); }
     pen.stroke();
-    if (b.parts.length > 1) {
-      pen.setLineDash([2, 4]);
-      pen.beginPath();
-      for (let k = 1; k < b.parts.length; k++) {  // the last part comes first
-        pen.moveTo(x, Math.max(y(b.parts[k][1]) + 10, -ROW));
-        pen.lineTo(x, Math.min(y(b.parts[k - 1][0]) - 10, height + ROW));
-      }
-      pen.stroke();
-      pen.setLineDash([]);
-    }
+    pen.setLineDash([1, 5]);
+    pen.beginPath();
+    for (let k = 0; k + 1 < parts.length; k++)
+      if (parts[k][0] >= first - 1 && parts[k + 1][1] <= last + 1) side(y(parts[k + 1][1]) + 8, y(parts[k][0]) - 8);
+    pen.stroke();
+    pen.setLineDash([]);
+    if (!b.foot) continue;
+    pen.beginPath();
+    side(y(parts[0][1]) + 8, y(b.foot));
+    pen.stroke();
+    diamond(x, y(b.foot), 5, lit ? palette.text : palette.edge);
   }
   for (let at = first; at <= last; at++) {
-    const {n, fold} = state.rows[at], one = n || fold[0], x = one.aside ? asideX(one) : laneX(one.lane);
-    pen.fillStyle = one.aside ? palette.soft : palette[color(one.run)];
+    const {n, fold} = state.rows[at], one = n || fold[0];
+    if (one.marks & ASIDE) {  // a superseded one has no bracket
+      if ((summaries.get(one.id) || {}).by && textStart > bracketStart) {
+        diamond(bracketStart, y(at), 5, palette.edge);
+        diamond(bracketStart, y(at), 2, palette.page);
+      }
+      continue;
+    }
+    const x = laneX(one.lane), ink = palette[color(one.run)], size = laneStep < 8 ? 3 : 4.5;
     pen.strokeStyle = palette.page;
     pen.lineWidth = 2;
+    if (n && n.marks & SUMMARY) { diamond(x, y(at), 6, ink); continue; }
+    pen.fillStyle = ink;
     pen.beginPath();
-    if (one.marks & SUMMARY && n) {
-      const size = one.aside ? 5 : 7;
-      pen.moveTo(x, y(at) - size); pen.lineTo(x + size, y(at)); pen.lineTo(x, y(at) + size);
-      pen.lineTo(x - size, y(at)); pen.closePath();
-    } else pen.arc(x, y(at), one.marks & PIN ? 6.5 : 5, 0, 7);
-    pen.fill();
+    if (fold) pen.rect(x - size, y(at) - size, 2 * size, 2 * size);
+    else pen.arc(x, y(at), n.id === state.chosen || n.marks & PIN ? size + 1.5 : size, 0, 7);
     pen.stroke();
-    if (n && n.marks & PIN) {
+    pen.fill();
+    if (n && n.marks & PIN || fold) {
       pen.fillStyle = palette.page;
-      pen.beginPath(); pen.arc(x, y(at), 2.5, 0, 7); pen.fill();
+      pen.beginPath(); pen.arc(x, y(at), 2.2, 0, 7); pen.fill();
     }
   }
+}
+function diamond(x, y, size, ink) {
+  pen.fillStyle = ink;
+  pen.strokeStyle = palette.page;
+  pen.lineWidth = 2;
+  pen.beginPath();
+  pen.moveTo(x, y - size); pen.lineTo(x + size, y); pen.lineTo(x, y + size); pen.lineTo(x - size, y);
+  pen.closePath();
+  pen.stroke();
+  pen.fill();
 }
 
 const pool = new Map();  // row number -> element
@@ -1672,65 +1869,112 @@ function rowOf(at) {
   element.style.top = at * ROW + PAD + "px";
   element.style.paddingLeft = textStart + "px";
   element.setAttribute("role", "option");
+  element.setAttribute("aria-posinset", at + 1);
+  element.setAttribute("aria-setsize", state.rows.length);
+  element.setAttribute("aria-selected", "false");
+  const one = n || fold[0], id = make("span", "id", "n" + one.id);
+  id.style.width = idWidth;
+  element.id = "row" + one.id;
+  element.append(id);
+  const chips = make("span", "chips");
   if (fold) {
     element.classList.add("fold");
-    element.id = "row" + fold[0].id;
-    element.textContent = `▸ ${count(fold.length)} archived, n${fold[0].id} to n${fold.at(-1).id}`;
-    element.onclick = () => unfold(fold);
+    const own = fold.flatMap((each) => (!each.under && headsAt.get(each.id)) || []);
+    const said = make("span", "said", one.marks & ARCHIVED
+      ? `▸ ${count(fold.length)} archived, n${one.id} to n${fold.at(-1).id}${own.length ? " · " + own.slice(0, 3).map((head) => head.name).join(", ") : ""}`
+      : `▸ ${many(fold.length, "message")}: ${oneLine(shown(one))}`);
+    said.dir = "auto";
+    const hits = fold.filter((each) => state.hitSet.has(each.id)).length;
+    if (hits) chips.append(make("span", "chip plain", many(hits, "hit")));
+    if (!(one.marks & ARCHIVED)) {
+      for (const head of own.slice(0, 1)) chips.append(chip(head));
+      if (own.length > 1) chips.append(make("span", "chip plain", `+${count(own.length - 1)}`));
+    }
+    element.append(make("span", "role", one.marks & ARCHIVED ? "archive" : "branch"), said, chips);
+    element.onclick = () => choose(one.id, false);
     return element;
   }
-  element.id = "row" + n.id;
   if (n.id === state.chosen) { element.classList.add("chosen"); element.setAttribute("aria-selected", "true"); }
-  if (n.marks & SUMMARY) element.classList.add("summary");
-  if (n.aside) element.classList.add("aside");
+  const s = summaries.get(n.id), role = make("span", "role", n.role);
+  if (!state.step.has(n.id) && !(n.marks & ASIDE && state.step.has(n.under.id))) element.classList.add("off");
+  if (n.role === "user" && !s) role.classList.add("user");
+  if (s) role.textContent = "summary";
+  if (s) element.classList.add("aside");
+  if (s && s.by) element.classList.add("over");
   if (n.marks & EXCLUDED) element.classList.add("excluded");
   if (n.marks & PURGED) element.classList.add("purged");
   if (state.hitSet.has(n.id)) element.classList.add("hit");
-  element.append(make("span", "id", "n" + n.id), make("span", "role", n.role));
-  if (n.tag) element.append(make("span", "chip plain", "#" + n.tag[0]));
-  if (n.marks & PIN) element.append(make("span", "chip plain", "pin"));
-  if (n.marks & ARCHIVED) element.append(make("span", "chip plain", "archived"));
-  const s = summaries.get(n.id);
-  if (s) element.append(make("span", "chip plain",
-    `n${s.from}..n${s.to}${s.version > 1 ? " v" + s.version : ""}${s.by ? " superseded" : s.stale ? " stale" : ""}`));
-  const said = make("span", "said", oneLine(shown(n)));
+  let text = shown(n);
+  if (state.query) {
+    const hit = text.toLowerCase().indexOf(state.query);
+    if (hit > 60) text = "…" + text.slice(hit - 30);
+  }
+  const said = make("span", "said");
+  said.append(marked(oneLine(text, room), state.query));
   said.dir = "auto";
-  element.append(said);
-  for (const head of heads) if (head.id === n.id) element.append(chip(head));
+  element.append(role, said, chips);
+  if (s) chips.append(make("span", "chip plain",
+    `n${s.from}–n${s.to}${s.version > 1 ? " v" + s.version : ""}${s.by ? " superseded" : s.stale ? " stale" : ""}`));
+  for (const word of marksOf(n)) chips.append(make("span", "chip plain", word));
+  const own = headsAt.get(n.id) || [];
+  if (!(n.marks & ASIDE) && n.run && runs[n.run].nodes[0] === n)
+    for (const head of runs[n.run].names.slice(0, 1)) if (!own.includes(head)) {
+      const begins = make("span", `chip begins ${color(n.run)}`, head.name + " ↓");
+      begins.dir = "auto";
+      begins.title = "here this branch begins";
+      chips.append(begins);
+    }
+  for (const head of own.slice(0, 3)) chips.append(chip(head));
+  if (own.length > 3) chips.append(make("span", "chip plain", `+${count(own.length - 3)}`));
   element.onclick = () => choose(n.id, false);
   return element;
 }
-function chip(head) {
-  const made = make("span", `chip ${color((node.get(head.id) || {run: 0}).run)}${head.current ? " now" : ""}`,
-    head.name + (head.current ? " ●" : ""));
-  made.dir = "auto";
-  made.title = head.current ? "head of the current branch" : "head of a branch";
-  return made;
+function marksOf(n) {
+  const found = n.tag ? ["#" + n.tag[0]] : [];
+  for (const [bit, word] of [[PIN, "pin"], [EXCLUDED, "excluded"], [ARCHIVED, "archived"], [PURGED, "purged"]])
+    if (n.marks & bit) found.push(word);
+  return found;
 }
-function unfold(fold) {
-  for (const n of fold) state.open.add(n.id);
-  layOut(); measure(); redraw(); choose(fold[0].id, true);
+function colorOf(head) { return head.n && !(head.n.marks & ASIDE) ? color(head.current ? 0 : head.n.run) : "c7"; }
+function chip(head) {
+  const made = make("span", `chip ${colorOf(head)}${head.current ? " now" : ""}`, head.name + (head.current ? " ●" : ""));
+  made.dir = "auto";
+  made.title = head.current ? "head of the current branch" : head.status === "live" ? "head of a branch" : `head of a branch, ${head.status}`;
+  return made;
 }
 
 // ---- choosing ----------------------------------------------------------------------------------
 
-function choose(id, scroll = true) {
+// `line`: the message at whose end the line to walk along lies; without it the line is kept while
+// it holds the message, else it is that of the branch the message belongs to.
+function follow(n, line) {
+  const on = n.marks & ASIDE ? n.under : n;
+  if (line) state.line = line;
+  else if (state.step.has(on.id)) return;
+  else state.line = runEnd(on);
+  state.path = pathTo(state.line.id);
+  state.step = new Map(state.path.map((each, at) => [each.id, at]));
+  light();
+}
+function choose(id, scroll = true, line = null) {
   const n = node.get(id);
   if (!n) return;
-  if (n.marks & ARCHIVED && !state.open.has(id)) {
-    const {fold} = state.rows[place.get(id)];
-    for (const each of fold) state.open.add(each.id);
-    layOut(); measure();
-  }
+  if (foldOf(n)) unfold(n);
   state.chosen = id;
-  state.comparing = false;
-  const list = $("list"), y = place.get(id) * ROW + PAD;
-  if (scroll && (y < list.scrollTop + ROW || y > list.scrollTop + list.clientHeight - 2 * ROW))
-    list.scrollTop = y - list.clientHeight / 2;
-  list.setAttribute("aria-activedescendant", "row" + id);
+  follow(n, line);
   document.body.classList.add("open");
-  redraw();
+  $("list").setAttribute("aria-activedescendant", "row" + id);
   showMessage();
+  const list = $("list"), y = place.get(id) * ROW + PAD, seen = seenHeight();
+  if ((scroll || seen < list.clientHeight) && (y < list.scrollTop + ROW || y > list.scrollTop + seen - 2 * ROW)) {
+    list.scrollTop = y - seen / 2;
+    draw();
+  }
+}
+
+function seenHeight() {  // of the list, above the sheet of a narrow screen
+  const list = $("list").getBoundingClientRect(), detail = $("detail").getBoundingClientRect();
+  return detail.height && detail.left < list.right - 1 ? Math.max(2 * ROW, detail.top - list.top) : list.height;
 }
 
 function marked(text, query) {
@@ -1746,180 +1990,302 @@ function marked(text, query) {
   found.append(text.slice(from));
   return found;
 }
-const FENCED = /^(```|~~~)[^\n]*\n[\s\S]*?^\1[`~]*[ \t]*(?:\n|$(?![\s\S]))/gm;
-function textOf(n) {
-  const made = make("pre", n.role === "tool" ? "text tool" : "text"), text = shown(n);
-  made.dir = "auto";
-  let from = 0;
-  for (const found of text.matchAll(FENCED)) {
-    const code = make("span", "code");
-    code.append(marked(found[0], state.query));
-    made.append(marked(text.slice(from, found.index), state.query), code);
-    from = found.index + found[0].length;
+// A text as stretches [is code, text]: fences with their marks, and lines indented by four or a tab
+// after an empty one, unless they go on in a list. Together they are the text, letter for letter.
+function stretches(text) {
+  const found = [];
+  let start = 0, fence = "", indented = false, blank = true, list = false;
+  const cut = (at, code) => { if (at > start) found.push([code, text.slice(start, at)]); start = at; };
+  for (let at = 0; at < text.length;) {
+    const eol = text.indexOf("\n", at), next = eol < 0 ? text.length : eol + 1;
+    const line = text.slice(at, Math.min(next, at + 200)).trimEnd(), opens = /^ {0,3}(`{3,}|~{3,})([^`]*)$/.exec(line);
+    if (fence) {
+      if (opens && !opens[2].trim() && opens[1].startsWith(fence)) { cut(next, true); fence = ""; blank = true; }
+    } else if (opens) {
+      cut(at, indented);
+      indented = false;
+      fence = opens[1];
+    } else if (!line) blank = true;
+    else {
+      const inside = /^(?: {4}|\t)/.test(line);
+      if (indented && !inside) { cut(at, true); indented = false; }
+      else if (!indented && inside && blank && !list) { cut(at, false); indented = true; }
+      if (!inside) list = /^ *(?:[-*+]|\d+[.)]) /.test(line);
+      blank = false;
+    }
+    at = next;
   }
-  made.append(marked(text.slice(from), state.query));
-  return made;
+  cut(text.length, Boolean(fence) || indented);
+  return found;
 }
-function factsOf(n) {
-  const list = make("dl"), add = (name, value, title) => {
-    const word = make("dd", "", value);
-    word.dir = "auto";
-    if (title) word.title = title;
-    list.append(make("dt", "", name), word);
-  };
-  if (n.said) add("Said", local(n.said), when(n.said));
-  add(n.said ? "Recorded" : "Time", local(n.time), when(n.time));
-  add("Tokens", count(n.tokens) + (data.root && !n.aside ? `, ${count(n.sum)} up to here` : ""));
-  const held = heads.filter((head) => head.id >= n.id && pathTo(head.id).includes(n));
-  if (held.length) add(held.length > 1 ? "Branches" : "Branch",
-    held.slice(0, 12).map((head) => head.name).join(", ") + (held.length > 12 ? `, and ${count(held.length - 12)} more` : ""));
-  add("Came by", {cli: "tl", mcp: "an agent's tools", import: "import"}[n.via] || n.via);
-  if (n.format) add("From", [n.format, n.session, n.native].filter(Boolean).join(" · "));
-  return list;
-}
-function link(id, words) {
-  const made = make("button", "link", words);
-  made.type = "button";
+function textOf(n) {
+  const made = make("div", "text"), text = shown(n);
   made.dir = "auto";
-  made.onclick = () => choose(id);
+  for (const [code, part] of n.role === "tool" ? [[true, text]] : stretches(text)) {
+    if (code) {
+      const block = make("code", "block");
+      block.append(marked(part, state.query));
+      made.append(block);
+    } else for (const [at, piece] of part.split(/(`[^`\n]+`)/).entries()) {
+      if (!(at % 2)) { made.append(marked(piece, state.query)); continue; }
+      const code = make("code");
+      code.append(marked(piece, state.query));
+      made.append(code);
+    }
+  }
   return made;
 }
-function closer() {
-  const made = make("button", "", "Close");
-  made.type = "button";
-  made.id = "close";
-  made.onclick = close;
+function link(id, words, status = "", line = null) {
+  const made = button("link", undefined, () => { choose(id, true, line); $("detail").focus({preventScroll: true}); });
+  const said = make("span", "words", words);
+  said.dir = "auto";
+  made.append(make("span", "id code", "n" + id), said);
+  if (status) made.append(make("span", "status", status));
   return made;
+}
+const linkTo = (n, status) => link(n.id, oneLine(shown(n)), status);
+function opened(panel, words) {
+  const detail = $("detail"), title = make("div", "title"), heading = make("h2", "", words), out = button("", "Close", close);
+  out.id = "close";
+  title.append(heading, out);
+  state.panel = panel;
+  document.body.classList.toggle("comparing", panel === "compare");
+  document.body.classList.toggle("message", panel === "message");
+  for (const name of ["branches", "compare"]) $(name).setAttribute("aria-pressed", String(panel === name));
+  detail.replaceChildren(title);
+  detail.scrollTop = 0;
+  measure();
+  redraw();
+  return {detail, heading, title};
 }
 function close() {
-  document.body.classList.remove("open", "comparing");
-  $("compare").setAttribute("aria-pressed", "false");
-  if (state.comparing) { state.comparing = false; showMessage(); }
+  if (state.panel !== "message") showMessage();
+  document.body.classList.remove("open");
   $("list").focus();
 }
 
 function showMessage() {
-  const detail = $("detail"), n = node.get(state.chosen);
-  document.body.classList.remove("comparing");
-  $("compare").setAttribute("aria-pressed", "false");
-  detail.replaceChildren();
-  detail.scrollTop = 0;
-  if (!n) { detail.append(make("p", "empty", "Choose a message to read it.")); return; }
-  const title = make("h2", "", `n${n.id} · ${n.role}`);
-  if (n.tag) title.append(make("span", "chip plain", "#" + n.tag[0]));
-  for (const [bit, word] of [[PIN, "pin"], [EXCLUDED, "excluded"], [ARCHIVED, "archived"], [PURGED, "purged"]])
-    if (n.marks & bit) title.append(make("span", "chip plain", word));
-  for (const head of heads) if (head.id === n.id) title.append(chip(head));
-  title.append(closer());
-  detail.append(title, textOf(n), make("h3", "", "About it"), factsOf(n));
-  if (n.tag && n.tag[1]) { const note = make("pre", "text", n.tag[1]); note.dir = "auto"; detail.append(make("h3", "", "Note"), note); }
-  const tools = make("div", "tools"), context = make("button", "", "Context up to here");
-  context.type = "button";
-  context.onclick = showContext;
-  tools.append(context);
-  detail.append(tools);
+  const n = node.get(state.chosen);
+  const {detail, heading} = opened("message", n ? `n${n.id} · ${summaries.has(n.id) ? "summary" : n.role}` : "");
+  if (!n) { detail.replaceChildren(make("p", "empty", "Choose a message to read it.")); return; }
+  for (const word of marksOf(n)) heading.append(make("span", "chip plain", word));
+  for (const head of headsAt.get(n.id) || []) heading.append(chip(head));
+  if (n.id) detail.append(make("p", "meta", `${when(n.time)} · ${many(n.tokens, "token")}`), textOf(n));
+  if (n.tag && n.tag[1]) { const note = make("div", "text", n.tag[1]); note.dir = "auto"; detail.append(make("h3", "", "Note"), note); }
   const own = summaries.get(n.id);
-  if (own) {
-    detail.append(make("h3", "", "Stands for"), link(own.from, `n${own.from} to n${own.to}`));
-    if (own.supersedes) detail.append(link(own.supersedes, `version ${own.version - 1}: n${own.supersedes}`));
-    if (own.by) detail.append(link(own.by, `superseded by n${own.by}`));
-    if (own.stale) detail.append(make("p", "meta", "stale: what it rests on was superseded"));
-    for (const id of own.rests) detail.append(link(id, `derived from n${id}`));
-  }
-  const over = [];
-  const path = new Set(pathTo(n.id).map((each) => each.id));
-  for (const s of summaries.values())
-    if (s.from <= n.id && n.id <= s.to && path.has(s.from) && pathTo(s.to).includes(n)) over.push(s);
-  if (over.length) {
-    detail.append(make("h3", "", "Summaries over it"));
-    for (const s of over.reverse())
-      detail.append(link(s.id, `n${s.id} v${s.version}, n${s.from}..n${s.to}${s.by ? `, superseded by n${s.by}` : s.stale ? ", stale" : ""}: ${short((node.get(s.id) || {text: ""}).text, 90)}`));
-  }
-  if (node.has(n.parent)) detail.append(make("h3", "", "Before"), link(n.parent, `n${n.parent} ${short(shown(node.get(n.parent)), 90)}`));
-  const below = forks(n.id);
+  if (own) standsFor(own, detail);
+  summariesOver(n, detail);
+  about(n, detail);
+  const tools = make("div", "tools");
+  tools.append(button("", "Context up to here", showContext));
+  detail.append(tools);
+  if (n.under) detail.append(make("h3", "", "Listed under"), linkTo(n.under));
+  else if (parentOf(n)) detail.append(make("h3", "", "Before"), linkTo(parentOf(n)));
+  const below = childrenOf(n);
   if (below.length) {
     detail.append(make("h3", "", below.length > 1 ? `A fork of ${count(below.length)}` : "Next"));
-    for (const id of below.slice(0, 40)) detail.append(link(id, `n${id} ${short(shown(node.get(id)), 90)}`));
+    for (const each of below.slice(0, 40)) detail.append(linkTo(each, below.length > 1 ? runName(each.run) : ""));
     if (below.length > 40) detail.append(make("p", "meta", `and ${count(below.length - 40)} more`));
   }
 }
+const runName = (run) => runs[run].names.length ? runs[run].names[0].name : "no branch";
+const statusOf = (s) => s.by ? `superseded by n${s.by}` : s.stale ? "stale" : "in use";
+const chainOf = (s) => {  // all versions, newest first
+  while (s.by && summaries.has(s.by)) s = summaries.get(s.by);
+  const all = [s];
+  while (s.supersedes && summaries.has(s.supersedes)) all.push(s = summaries.get(s.supersedes));
+  return all;
+};
+function standsFor(own, detail) {
+  const add = (id, words) => { if (node.has(id)) detail.append(link(id, words + oneLine(shown(node.get(id))))); };
+  detail.append(make("h3", "", `Stands for n${own.from} to n${own.to} (${statusOf(own)})`));
+  add(own.from, "from: ");
+  if (own.to !== own.from) add(own.to, "to: ");
+  if (own.stale) detail.append(make("p", "meta", "stale: what it rests on was superseded"));
+  const versions = chainOf(own);
+  if (versions.length > 1) {
+    detail.append(make("h3", "", "Versions"));
+    for (const s of versions) versionLine(s, detail, s === own ? "this one" : "");
+  }
+  if (own.rests.length) detail.append(make("h3", "", "Derived from"));
+  for (const id of own.rests) add(id, "");
+}
+function versionLine(s, detail, said = "") {
+  const n = node.get(s.id), words = n ? oneLine(shown(n)) : "";
+  const made = link(s.id, words, said || statusOf(s));
+  made.firstChild.after(make("span", "status", `v${s.version} · n${s.from}–n${s.to}`));
+  detail.append(made);
+}
+function summariesOver(n, detail) {
+  const newest = new Set();
+  for (const s of summaries.values()) if (covers(s, n)) newest.add(chainOf(s)[0]);
+  if (!newest.size) return;
+  detail.append(make("h3", "", "Summaries over it"));
+  for (const s of [...newest].sort((a, b) => b.id - a.id))
+    for (const each of chainOf(s)) versionLine(each, detail, covers(each, n) ? "" : "does not hold it");
+}
+function about(n, detail) {
+  const list = make("dl");
+  const say = (name, value, title) => {
+    const told = make("dd");
+    told.append(value);
+    told.dir = "auto";
+    if (title) told.title = title;
+    list.append(make("dt", "", name), told);
+  };
+  if (n.id) {
+    const date = new Date(n.time * 1000);
+    say("Created", when(n.time, zoned), isNaN(date) ? "" : date.toISOString());
+    say("Tokens", `${count(n.tokens)}, ${count(n.prefix)} up to here`);
+    if (n.via) say("Via", n.via);
+    if (n.source) say("Source", sourceOf(n.source));
+    say("Zone", n.marks & ARCHIVED ? "archive" : "hot");
+    say("Pinned", n.marks & PIN ? "yes: word for word in every budget" : "no");
+    say("Excluded", n.marks & EXCLUDED ? "yes: left out of context and budget" : "no");
+  }
+  const holding = heads.filter((head) => head.n && isAbove(n, head.n)), names = make("span", "names");
+  for (const head of holding.slice(0, 20)) {
+    const made = button(`chip ${colorOf(head)}${head.current ? " now" : ""}`, head.name + (live.includes(head) ? "" : ` (${head.status})`),
+      () => { choose(head.id, true, head.status === "goes on" ? null : head.n); $("detail").focus({preventScroll: true}); });
+    made.dir = "auto";
+    made.title = head.status === "goes on" ? `goes on after n${head.id}` : `go to its head, n${head.id}`;
+    names.append(made);
+  }
+  if (holding.length > 20) names.append(button("chip plain", `all ${count(holding.length)}`, () => showBranches(n)));
+  say(holding.length > 1 ? "Branches" : "Branch", holding.length ? names : n.under ? "none: it stands beside them" : "none");
+  detail.append(make("h3", "", "About it"), list);
+}
+function sourceOf(source) {
+  const told = make("div"), known = ["format", "session", "id", "time"];
+  const keys = [...known.filter((key) => key in source), ...Object.keys(source).filter((key) => !known.includes(key))];
+  for (const key of keys) {
+    const value = typeof source[key] === "object" ? JSON.stringify(source[key]) : String(source[key]);
+    told.append(make("div", key === "format" ? "" : "code", key === "format" ? value : `${key}: ${value}`));
+  }
+  return told;
+}
 
-function turns(list, into) {
+function pages(list, into, one, size = 200) {
   let at = 0;
-  const more = make("button", "", "More");
-  more.type = "button";
   const add = () => {
-    for (const n of list.slice(at, at + 200)) {
-      const turn = make("div", "turn");
-      turn.append(make("p", "who", `n${n.id} · ${n.role} · ${count(n.tokens)} tokens`), textOf(n));
-      more.before(turn);
-    }
-    at += 200;
+    for (const each of list.slice(at, at + size)) more.before(one(each));
+    at += size;
     if (at >= list.length) more.remove();
   };
+  const more = button("", "More", add);
   into.append(more);
-  more.onclick = add;
   add();
+}
+function turn(n) {
+  const made = make("div", "turn");
+  made.append(make("p", "who", n.id ? `n${n.id} · ${n.role} · ${many(n.tokens, "token")}` : "n0"), textOf(n));
+  return made;
 }
 
 function showContext() {
-  const detail = $("detail"), path = pathTo(state.chosen).filter((n) => !(n.marks & EXCLUDED));
-  const title = make("h2", "", `Context up to n${state.chosen}`), back = make("button", "", "Back");
-  back.type = "button";
-  back.onclick = showMessage;
-  title.append(back, closer());
-  detail.replaceChildren(title, make("p", "meta",
-    `${count(path.length)} messages, ${count(path.reduce((sum, n) => sum + n.tokens, 0))} tokens, as they would be sent; excluded ones are left out`));
-  turns(path, detail);
-  detail.scrollTop = 0;
+  const path = pathTo(state.chosen).filter((n) => n.id && !(n.marks & EXCLUDED));
+  const {detail, title} = opened("context", `Context up to n${state.chosen}`), back = button("", "Back", showMessage);
+  title.lastChild.before(back);
+  detail.append(make("p", "meta",
+    `${many(path.length, "message")}, ${many(path.reduce((sum, n) => sum + n.tokens, 0), "token")}, as they would be sent; excluded ones are left out`));
+  pages(path, detail, turn);
   back.focus();
 }
 
+function showBranches(only) {
+  const held = only ? heads.filter((head) => head.n && isAbove(only, head.n)) : heads;
+  const {detail} = opened("branches", only ? `Branches that hold n${only.id}` : many(held.length, "branch", "branches"));
+  document.body.classList.add("open");
+  const filter = make("input", "filter"), found = make("div");
+  filter.type = "search";
+  filter.id = "filter";
+  filter.placeholder = "Filter by name";
+  filter.setAttribute("aria-label", "Filter branches by name");
+  const go = (id, line) => { choose(id, true, line); $("list").focus(); };
+  const fill = () => {
+    const name = filter.value.toLowerCase();
+    found.replaceChildren();
+    pages(held.filter((head) => head.name.toLowerCase().includes(name)), found, (head) => {
+      const pair = make("div", "pair"), to = button("link", undefined, () => go(head.id, head.status === "goes on" ? null : head.n));
+      const words = make("span", "words", head.name + (head.current ? " ●" : "")), dot = make("span", `dot ${colorOf(head)}`);
+      words.dir = "auto";
+      const status = !head.n ? "no message" : head.status === "live" ? `n${head.id}` : `n${head.id} · ${head.status}`;
+      to.append(dot, words, make("span", "status", status));
+      to.disabled = !head.n;
+      pair.append(to);
+      const first = head.n && !(head.n.marks & ASIDE) && runs[head.n.run].nodes[0];
+      if (first && head.n.run && node.has(first.parent) && first.parent) {
+        const from = button("link", `from n${first.parent}`, () => go(first.parent));
+        from.setAttribute("aria-label", `${head.name}: go to the fork at n${first.parent}`);
+        pair.append(from);
+      }
+      return pair;
+    });
+    if (!found.firstChild) found.append(make("p", "meta", "No branch has such a name."));
+  };
+  filter.oninput = fill;
+  detail.append(filter, found);
+  const forks = only ? [] : nodes.filter((n) => childrenOf(n).length > 1);
+  if (forks.length) {
+    detail.append(make("h3", "", many(forks.length, "fork")));
+    pages(forks, detail, (n) => link(n.id, oneLine(shown(n)), many(childrenOf(n).length, "way")), 100);
+  }
+  fill();
+  filter.focus();
+}
+
 function showComparison() {
-  state.comparing = true;
-  document.body.classList.add("open", "comparing");
-  $("compare").setAttribute("aria-pressed", "true");
-  const detail = $("detail"), title = make("h2", "", "Two branches"), sides = make("div", "sides");
-  const current = heads.find((head) => head.current) || heads[0];
-  const byName = (name, other) => heads.find((head) => head.name === name) || other;
-  const left = byName(state.left, current), right = byName(state.right, heads.find((head) => head !== left) || left);
-  title.append(closer());
-  detail.replaceChildren(title);
-  if (!left) { detail.append(make("p", "empty", "There is no branch with a message.")); return; }
-  const paths = [left, right].map((head) => pathTo(head.id));
+  const {detail} = opened("compare", "Two branches"), sides = make("div", "sides"), all = heads.filter((head) => head.n);
+  document.body.classList.add("open");
+  const byName = (name, other) => all.find((head) => head.name === name) || other;
+  const left = byName(state.left, all[0]), walked = all.find((head) => state.line && head.n.run === state.line.run);
+  const right = byName(state.right, walked && walked !== left ? walked : all.find((head) => head !== left) || left);
+  if (!left) { detail.append(make("p", "empty", "There is no branch with a message.")); $("close").focus(); return; }
+  const paths = [left, right].map((head) => pathTo(head.id).filter((n) => n.id));
   let shared = 0;
   while (shared < Math.min(paths[0].length, paths[1].length) && paths[0][shared] === paths[1][shared]) shared++;
-  const fork = shared ? paths[0][shared - 1].id : 0;
-  detail.append(fork ? link(fork, `They part at n${fork}, after ${count(shared)} messages`) : make("p", "meta", "They share no message."), sides);
+  const fork = shared ? paths[0][shared - 1].id : 0, told = make("p", "meta");
+  if (fork) {
+    told.append(`They part at `, button("inline", `n${fork}`, () => { choose(fork); $("list").focus(); }), `, after ${many(shared, "message")}.`);
+  } else told.append("They share no message.");
+  detail.append(told, sides);
   [["left", left], ["right", right]].forEach(([side, head], at) => {
     const column = make("div"), pick = make("select");
+    pick.id = side;
     pick.setAttribute("aria-label", side === "left" ? "Left branch" : "Right branch");
-    for (const each of heads) { const option = make("option", "", each.name); option.selected = each === head; pick.append(option); }
-    pick.onchange = () => { state.left = left.name; state.right = right.name; state[side] = heads[pick.selectedIndex].name; showComparison(); };
+    for (const each of all) { const option = make("option", "", each.name); option.selected = each === head; pick.append(option); }
+    pick.onchange = () => {
+      state.left = left.name; state.right = right.name; state[side] = all[pick.selectedIndex].name;
+      showComparison();
+      $(side).focus();
+    };
     column.append(pick);
     const rest = paths[at].slice(shared);
-    if (rest.length) turns(rest, column); else column.append(make("p", "meta", "ends where they part"));
+    if (rest.length) pages(rest, column, turn); else column.append(make("p", "meta", "ends where they part"));
     sides.append(column);
   });
-  detail.scrollTop = 0;
+  $("left").focus();
 }
 
 // ---- search ------------------------------------------------------------------------------------
 
 function search() {
   state.query = $("query").value.toLowerCase();
-  state.hits = state.query ? nodes.filter((n) => n.text.toLowerCase().includes(state.query)).map((n) => n.id) : [];
+  state.hits = state.query ? nodes.filter((n) => "n" + n.id === state.query || n.text.toLowerCase().includes(state.query)).map((n) => n.id) : [];
+  state.hits.sort((a, b) => ("n" + b === state.query) - ("n" + a === state.query));
   state.hitSet = new Set(state.hits);
   state.hit = -1;
-  $("hits").textContent = state.query ? (state.hits.length ? `${count(state.hits.length)} hits` : "no hits") : "";
+  $("hits").textContent = state.query ? (state.hits.length ? many(state.hits.length, "hit") : "no hits") : "";
   redraw();
-  if (!state.comparing && state.chosen) showMessage();
+  if (state.panel === "message") showMessage();
 }
 function step(by) {
+  clearTimeout(typingTimer);
+  if (state.query !== $("query").value.toLowerCase()) search();
   if (!state.hits.length) return;
-  if (state.hit < 0 && state.chosen) {
-    const at = node.get(state.chosen).at;
-    state.hit = state.hits.findIndex((id) => node.get(id).at >= at);
+  const at = state.chosen && "n" + state.hits[0] !== state.query ? place.get(state.chosen) : -1;
+  if (state.hit < 0 && at >= 0) {
+    state.hit = state.hits.findIndex((id) => place.get(id) >= at);
     if (by < 0 || state.hits[state.hit] === state.chosen) state.hit += by;
   } else state.hit += by;
   state.hit = (state.hit + state.hits.length) % state.hits.length;
@@ -1929,94 +2295,101 @@ function step(by) {
 
 // ---- controls ----------------------------------------------------------------------------------
 
-function fillJump() {
-  const jump = $("jump"), say = make("option", "", "Go to…");
-  say.value = "";
-  jump.append(say);
-  const add = (label, list) => {
-    if (!list.length) return;
-    const group = make("optgroup");
-    group.label = label;
-    for (const [id, words] of list) { const option = make("option", "", words); option.value = id; group.append(option); }
-    jump.append(group);
-  };
-  add("Branches", heads.filter((head) => node.has(head.id)).map((head) => [head.id, head.name + (head.current ? " ●" : "")]));
-  add("Forks", nodes.filter((n) => forks(n.id).length > 1).slice(0, 500)
-    .map((n) => [n.id, `n${n.id} ${short(shown(n), 40)}`]));
-  jump.onchange = () => { if (jump.value) choose(+jump.value); jump.value = ""; };
-}
-function move(by) {
-  const at = state.chosen ? place.get(state.chosen) + by : by > 0 ? 0 : state.rows.length - 1;
-  const row = state.rows[Math.max(0, Math.min(state.rows.length - 1, at))];
-  if (row) choose((row.n || row.fold[0]).id);
-}
-// The next message of the same line: a summary beside it is none.
-function following(n) {
-  return (children.get(n.id) || []).find((id) => node.get(id).run === n.run && !node.get(id).aside);
-}
-// The same place on the line before or behind, at the nearest fork above.
-function sibling(by) {
-  for (let n = node.get(state.chosen); n; n = node.get(n.parent)) {
-    const all = (children.get(n.parent) || []).filter((id) => !node.get(id).aside);
-    if (all.length < 2) continue;
-    choose(all[(all.indexOf(n.id) + by + all.length) % all.length]);
+function walk(by) {  // along the line of the chosen message
+  const n = node.get(state.chosen), {path} = state;
+  if (!n) { if (nodes.length) choose(nodes[0].id); return; }
+  let at = state.step.get((n.under || n).id) + by;
+  if (n.under && by < 0 && by > -Infinity) at++;
+  if (at >= path.length && path.at(-1) === n) {
+    const below = childrenOf(n);
+    if (below.length) choose(below[0].id);
     return;
   }
+  const to = path[Math.max(0, Math.min(path.length - 1, at))];
+  if (to) choose(to.id);
+}
+function enter() {  // into a branch that begins here, else on
+  const n = node.get(state.chosen), below = n && !n.under ? childrenOf(n).find((each) => each.run !== n.run) : null;
+  if (below) choose(below.id, true, runEnd(below)); else walk(1);
+}
+function leave() {  // to what it hangs on, and onto its line
+  const n = node.get(state.chosen), above = n && (n.under || parentOf(n));
+  if (above) choose(above.id, true, above.run === n.run || n.under ? null : runEnd(above));
+}
+function neighbour(by) {  // the branch before or after at the nearest fork above
+  let n = node.get(state.chosen);
+  if (n && n.under) n = n.under;
+  for (; n; n = parentOf(n)) {
+    const all = n.id ? children.get(n.parent) : [n], other = all[all.indexOf(n) + by];
+    if (other) { choose(other.id, true, runEnd(other)); return; }
+    if (all.length > 1) return;
+  }
+}
+function overIt() {  // to the summaries over the chosen message, one after the other
+  const n = node.get(state.chosen);
+  if (!n) return;
+  const own = summaries.has(n.id) ? n.under || node.get(summaries.get(n.id).to) : n;
+  const all = [...summaries.values()].filter((s) => node.has(s.id) && own && covers(s, own));
+  const next = all[(all.findIndex((s) => s.id === n.id) + 1) % all.length];
+  if (next) choose(next.id);
 }
 document.addEventListener("keydown", (event) => {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
-  if (event.key === "Escape") { if (typing && $("query").value) { $("query").value = ""; search(); } close(); return; }
+  if (event.key === "Escape") { if (event.target === $("query") && $("query").value) { $("query").value = ""; search(); } close(); return; }
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target === $("query") && event.key === "Enter") { event.preventDefault(); step(event.shiftKey ? -1 : 1); return; }
   if (typing) return;
   if (event.key === "/") { event.preventDefault(); $("query").focus(); $("query").select(); return; }
   if (event.target !== $("list") && event.target !== document.body) return;
-  const n = node.get(state.chosen), keys = {
-    ArrowDown: () => n ? choose(following(n)) : move(1), ArrowUp: () => n && choose(n.parent),
-    ArrowRight: () => move(1), ArrowLeft: () => move(-1), PageDown: () => move(12), PageUp: () => move(-12),
-    Home: () => move(-Infinity), End: () => move(Infinity),
-    "[": () => sibling(-1), "]": () => sibling(1), c: showComparison,
-    Enter: () => $("detail").focus(),
+  const read = () => { document.body.classList.add("open"); $("detail").focus(); }, keys = {
+    ArrowDown: () => walk(1), ArrowUp: () => walk(-1), PageDown: () => walk(12), PageUp: () => walk(-12),
+    Home: () => walk(-Infinity), End: () => walk(Infinity), ArrowLeft: leave, ArrowRight: enter,
+    "[": () => neighbour(-1), "]": () => neighbour(1), b: () => showBranches(), c: showComparison, s: overIt,
+    Enter: read, " ": read,
   };
-  if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+  if (Object.hasOwn(keys, event.key)) { event.preventDefault(); keys[event.key](); }
 });
 $("find").onsubmit = (event) => { event.preventDefault(); step(1); };
 let typingTimer;
 $("query").oninput = () => { clearTimeout(typingTimer); typingTimer = setTimeout(search, 120); };
 $("next").onclick = () => step(1);
 $("before").onclick = () => step(-1);
-$("compare").onclick = () => state.comparing ? close() : showComparison();
+$("branches").onclick = () => state.panel === "branches" ? close() : showBranches();
+$("compare").onclick = () => state.panel === "compare" ? close() : showComparison();
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 function theme(name) { document.documentElement.dataset.theme = name; readPalette(); draw(); }
 $("theme").onclick = () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 dark.onchange = () => theme(dark.matches ? "dark" : "light");
 $("list").addEventListener("scroll", later, {passive: true});
-window.addEventListener("resize", later);
-window.addEventListener("beforeprint", () => {
+window.addEventListener("resize", () => { measure(); redraw(); });
+function fillPaper() {
   const current = heads.find((head) => head.current), chosen = state.chosen || (current && current.id) || 0;
   const paper = $("paper");
   paper.replaceChildren(make("h1", "", data.title));
   for (const n of pathTo(chosen)) {
-    const turn = make("div", "turn");
-    turn.append(make("p", "who", `n${n.id} · ${n.role} · ${when(n.said || n.time)}`), textOf(n));
-    paper.append(turn);
+    if (!n.id) continue;
+    const made = make("div", "turn");
+    made.append(make("p", "who", `n${n.id} · ${n.role} · ${when(n.time)}`), textOf(n));
+    paper.append(made);
   }
-});
+}
+const printing = window.matchMedia("print");
+printing.onchange = () => printing.matches ? fillPaper() : $("paper").replaceChildren();
+window.addEventListener("beforeprint", fillPaper);
 window.addEventListener("afterprint", () => $("paper").replaceChildren());
 
-$("title").textContent = data.title;
-$("facts").textContent = `${count(nodes.length)} messages · ${count(heads.length)} branches · ${count(summaries.size)} summaries`;
-layOut();
-measure();
-fillJump();
+$("title").textContent = $("title").title = data.title;
+$("facts").textContent = `${many(nodes.filter((n) => n.id && !(n.marks & SUMMARY)).length, "message")} · ${many(live.length, "branch", "branches")} · ${many(summaries.size, "summary", "summaries")}`;
 document.documentElement.dataset.theme = dark.matches ? "dark" : "light";
 readPalette();
-const now = heads.find((head) => head.current);
-if (now && node.has(now.id)) {
-  state.chosen = now.id;
-  $("list").scrollTop = place.get(now.id) * ROW;
+const now = heads.find((head) => head.current && head.n && head.status === "live") || {n: nodes.findLast((n) => !(n.marks & ASIDE))};
+if (now.n) { state.chosen = now.n.id; if (foldOf(now.n)) unfold(now.n); follow(now.n, runEnd(now.n)); }
+layOut();
+measure();
+if (now.n) {
+  $("list").scrollTop = place.get(now.n.id) * ROW;
+  $("list").setAttribute("aria-activedescendant", "row" + now.n.id);
 }
-draw();
 showMessage();
 })();
 """

@@ -63,6 +63,7 @@ def main() -> None:
         try:
             for count in (10, 1_000, 10_000):
                 chromium.open(page(Path(folder), count))
+                chromium.wait("const done = arguments[0]; setTimeout(done, 500)")  # painted by then
                 paint, loaded = chromium.run(PAINT)
                 frames = chromium.wait(SCROLL)
                 rows.append((f"{count:,}", paint, loaded, frames[60], frames[-1]))

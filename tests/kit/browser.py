@@ -13,6 +13,13 @@ from typing import Any
 
 DRIVER, CHROMIUM = shutil.which("chromedriver"), shutil.which("chromium")
 
+# Source: https://www.w3.org/TR/webdriver2/#keyboard-actions.
+KEYS = {
+    "Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Space": " ",
+    "PageUp": "\ue00e", "PageDown": "\ue00f", "End": "\ue010", "Home": "\ue011",
+    "Left": "\ue012", "Up": "\ue013", "Right": "\ue014", "Down": "\ue015",
+}  # fmt: skip
+
 
 class Browser:
     """A browser with a profile of its own in `folder`."""
@@ -73,20 +80,25 @@ class Browser:
         return found
 
     def cdp(self, command: str, **params: object) -> Any:
-        """The answer to a command of the browser's own protocol."""
+        """The answer of a command of the DevTools protocol."""
         body = {"cmd": command, "params": params}
         return self.ask("POST", f"{self.session}/goog/cdp/execute", body)
+
+    def keys(self, *keys: str) -> None:
+        """Press keys as a person would: KEYS names those without a letter, before + is Shift."""
+        steps: list[dict[str, str]] = []
+        for key in keys:
+            shift = [KEYS["Shift"]] if key.startswith("Shift+") else []
+            name = key.removeprefix("Shift+")
+            held = [*shift, KEYS.get(name, name)]
+            steps += [{"type": "keyDown", "value": each} for each in held]
+            steps += [{"type": "keyUp", "value": each} for each in reversed(held)]
+        action = {"type": "key", "id": "keyboard", "actions": steps}
+        self.ask("POST", f"{self.session}/actions", {"actions": [action]})
 
     def width(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
         self.cdp("Emulation.setDeviceMetricsOverride", **metrics)
-
-    def press(self, key: str) -> None:
-        """Press a key as a hand does: `Tab`, `Enter`, `Space`, `Escape`."""
-        code = {"Tab": "\ue004", "Enter": "\ue007", "Space": " ", "Escape": "\ue00c"}[key]
-        actions = [{"type": each, "value": code} for each in ("keyDown", "keyUp")]
-        body = {"actions": [{"type": "key", "id": "keys", "actions": actions}]}
-        self.ask("POST", f"{self.session}/actions", body)
 
     def close(self) -> None:
         try:
