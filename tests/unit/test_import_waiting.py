@@ -161,7 +161,7 @@ def test_a_key_is_taken_only_once_everything_is_in(
     bring_in = ti._bring_in
 
     def dying(*arguments: Any) -> Any:
-        if arguments[3] == paths[1]:
+        if arguments[3].path == paths[1]:
             raise KeyboardInterrupt
         return bring_in(*arguments)
 
