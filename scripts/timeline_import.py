@@ -95,6 +95,7 @@ LINE_BYTES_MAX = 64 << 20
 MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
 PROGRESS_EVERY = 5_000  # nodes
+KEPT_MAX = 200_000  # messages that all compactions of a pi session keep: each is written again
 
 # ================================================================================================
 # 2. Lines
@@ -1634,7 +1635,9 @@ def _codex_texts(content: object) -> list[str]:
 def _codex_scaffolding(content: object) -> str | None:
     """What kind of scaffolding a user message is; None if somebody said something in it."""
     texts = _codex_texts(content)
-    if not texts or (isinstance(content, list) and len(texts) != len(content)):
+    if not texts or texts[0].lstrip()[:1] not in ("<", "#"):
+        return None
+    if isinstance(content, list) and len(texts) != len(content):
         return None
     name = None
     for text in texts:
@@ -2315,7 +2318,7 @@ class _PiFile(_Records):
 
     def _read_compactions(self) -> None:
         """What is kept: the messages on the way from the compaction up to the first one named."""
-        entries = self.out.entries
+        entries, left = self.out.entries, KEPT_MAX
         for number, first in self.keeps.items():
             first = self.by_id.get(first, LOST) if isinstance(first, str) else first
             summary = self.links[number].entry
@@ -2324,13 +2327,16 @@ class _PiFile(_Records):
                 continue
             way, index = [], self._above(self.links[number])
             # Parents stand before their children, or else they would be searched for in vain.
-            while index > first:
+            while index > first and left > 0:
+                left -= 1
                 way.append(index)
                 above = self._above(self.links[index])
                 index = above if above < index else LOST
             if index == first:
                 kept = [self.links[each].entry for each in reversed([*way, first])]
                 told.kept = [e for e in kept if e >= 0 and entries[e].compaction is None]
+        if not left:
+            self.out.notes.add("kept", f"compactions keep over {KEPT_MAX} messages; not all copied")
 
     def _find_active(self) -> None:
         """The newest message; with a warning where the last line, a state, hangs elsewhere."""
@@ -3047,9 +3053,15 @@ FORMATS = (
 )
 
 
+_ZSTD = b"\x28\xb5\x2f\xfd"  # Codex packs old rollouts; Python reads this from 3.14 on only
+
+
 def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     """The format of what `stream` holds; else None and why not."""
     empty, why = not stream.seek(0, os.SEEK_END), "no JSON"
+    stream.seek(0)
+    if stream.read(len(_ZSTD)) == _ZSTD:
+        return None, "compressed with zstd: unpack it first (zstd -d)"
     for record in Lines(stream, lambda _: False).head():
         why = "JSON of no known format"
         if record.get("timeline") == "log":
@@ -3417,7 +3429,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
         if step.kind == MESSAGE:
             top = place
         place = step.parent
-        if place == 0 or plan.children[place] > 1:
+        if place in (0, plan.active) or plan.children[place] > 1:
             return top
     if place != leaf and ground.has_child(place):
         return top

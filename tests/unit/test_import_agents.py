@@ -420,8 +420,9 @@ def test_codex_item_of_other_content_is_a_new_node(shop: Shop) -> None:
     assert (row["added"], row["known"], row["changed"]) == (1, 1, 0)
 
 
-def test_codex_items_before_the_first_turn_are_known_by_the_session(db: timeline.Database,
-                                                                    tmp_path: Path) -> None:  # fmt: skip
+def test_codex_items_before_the_first_turn_are_known_by_the_session(
+    db: timeline.Database, tmp_path: Path
+) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_bytes(Rollout(name).say("hi").answer("yes").data())
     assert [row["added"] for row in bring(db, tmp_path)] == [2, 2]
@@ -528,8 +529,9 @@ def test_codex_usage_is_kept_and_cwd_follows_the_turn(shop: Shop) -> None:
 
 def test_codex_results_show_what_the_tool_said() -> None:
     outputs: list[Any] = [
-        "plain", '{"output":"inner","metadata":{"exit_code":0}}', {"content": "said", "success": False},
-        [{"type": "input_text", "text": "part"}], '{"other":1}', '{"output":"\\ud800"}',
+        "plain", '{"output":"inner","metadata":{"exit_code":0}}',
+        {"content": "said", "success": False}, [{"type": "input_text", "text": "part"}],
+        '{"other":1}', '{"output":"\\ud800"}',
     ]  # fmt: skip
     talk = Rollout()
     for output in outputs:
@@ -766,6 +768,7 @@ def test_gemini_state_for_restore_is_a_chat() -> None:
 
 
 DEEP = 50_000
+MANY = 20_000
 
 
 def deep_codex() -> bytes:
@@ -791,32 +794,32 @@ def test_deep_talks(make: Callable[[], bytes]) -> None:
 
 
 def test_pi_cycles_and_missing_parents_in_linear_time() -> None:
-    lines = [pi_user(f"a{n}", f"a{n + 1 if n + 1 < DEEP else 0}", str(n)) for n in range(DEEP)]
-    lines += [pi_user(f"b{n}", f"gone{n}", str(n)) for n in range(DEEP)]
-    lines += [pi_line("label", f"c{n}", f"c{n + 1 if n + 1 < DEEP else 0}") for n in range(DEEP)]
-    lines += [pi_user(f"d{n}", f"c{n}", str(n)) for n in range(DEEP)]
+    lines = [pi_user(f"a{n}", f"a{n + 1 if n + 1 < MANY else 0}", str(n)) for n in range(MANY)]
+    lines += [pi_user(f"b{n}", f"gone{n}", str(n)) for n in range(MANY)]
+    lines += [pi_line("label", f"c{n}", f"c{n + 1 if n + 1 < MANY else 0}") for n in range(MANY)]
+    lines += [pi_user(f"d{n}", f"c{n}", str(n)) for n in range(MANY)]
     transcript = draft_of(pi_file(*lines))
     kinds = transcript.notes.kinds
-    assert (kinds["parent cycle"], kinds["parent not in file"]) == (1, 2 * DEEP)
-    assert len(ti.lay_out(transcript, ti.Ground()).steps) == 3 * DEEP
+    assert (kinds["parent cycle"], kinds["parent not in file"]) == (1, 2 * MANY)
+    assert len(ti.lay_out(transcript, ti.Ground()).steps) == 3 * MANY
 
 
 def test_gemini_lists_and_steps_back_in_linear_time() -> None:
-    records = [g_line(f"m{n}", str(n)) for n in range(DEEP)]
-    steps = [each for n in range(DEEP) for each in (g_line(f"x{n}", "x"), {"$rewindTo": f"x{n}"})]
+    records = [g_line(f"m{n}", str(n)) for n in range(MANY)]
+    steps = [each for n in range(MANY) for each in (g_line(f"x{n}", "x"), {"$rewindTo": f"x{n}"})]
     kept = [{**record, "id": f"k{n}"} for n, record in enumerate(records[1:])]
     transcript = draft_of(g_file(*records, *steps, g_set(g_line("s", "sum"), *kept)))
-    assert len(transcript.entries) == 2 * DEEP + 1
+    assert len(transcript.entries) == 2 * MANY + 1
     told = transcript.entries[-1].compaction
-    assert told is not None and len(told.kept) == DEEP - 1
+    assert told is not None and len(told.kept) == MANY - 1
 
 
 def test_codex_rollbacks_in_linear_time() -> None:
     talk = Rollout().turn("t")
     data = bytearray(talk.data())
     user, back = Rollout().say("{}").lines[1], Rollout().event("thread_rolled_back", num_turns=1)
-    for n in range(DEEP):
+    for n in range(MANY):
         data += user.replace(b"{}", b"%d" % n) + (back.lines[1] if n % 2 else b"")
     transcript = draft_of(bytes(data))
-    assert len(transcript.entries) == DEEP
-    assert transcript.entries[-1].parent == DEEP - 2
+    assert len(transcript.entries) == MANY
+    assert transcript.entries[-1].parent == MANY - 2
