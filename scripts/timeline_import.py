@@ -1500,14 +1500,9 @@ class _Records:
             self._kept_bytes = self.lines.reread_bytes - before
         return self._kept
 
-    def close(self, entry: Entry, renderer: Renderer) -> Content:
-        """What was rendered of `entry`, with its size."""
-        content = renderer.finish()
-        if entry.pieces[0].part is None and len(entry.pieces) == 1:
-            content.size = self._kept_bytes
-        elif content.blocks is not None:
-            content.size = len(compact_json(content.blocks).encode())
-        return content
+    def size(self, piece: Piece, said: Json) -> int:
+        """Bytes of `piece`, just read; `said` is what it says."""
+        return self._kept_bytes if piece.part is None else len(compact_json(said).encode())
 
 
 def _inner_json(text: object) -> object:
@@ -1947,17 +1942,18 @@ class _CodexFile(_Records):
     def content(self, entry: Entry) -> Content:
         """The content of `entry`, read again: its thoughts first, as they stand in the file."""
         renderer = Renderer()
-        time = None
+        size, time = 0, None
         for piece in sorted(entry.pieces, key=lambda piece: (piece.offset, piece.index)):
             record = self.at(piece)
             kind, said = _codex_item(record)
             if piece.part is not None:
                 said = _codex_part(said, piece)
+            size += self.size(piece, said)
             renderer.add(_codex_blocks(kind if piece.part is None else "response_item", said))
             if piece is entry.pieces[0]:
                 time = parse_time(record.get("timestamp"))
-        content = self.close(entry, renderer)
-        content.time, content.cwd = time, entry.cwd
+        content = renderer.finish()
+        content.size, content.time, content.cwd = size, time, entry.cwd
         if entry.usage is not None:
             info = _codex_item(self.at(entry.usage))[1].get("info")
             _keep_usage(content, info.get("last_token_usage") if isinstance(info, dict) else None)
@@ -2357,7 +2353,8 @@ class _PiFile(_Records):
             raise rewritten(entry.pieces[0].offset)
         renderer = Renderer()
         renderer.add(_pi_blocks(record))
-        content = self.close(entry, renderer)
+        content = renderer.finish()
+        content.size = self.size(entry.pieces[0], record)
         content.time = parse_time(record.get("timestamp"))
         said = record.get("message")
         _keep_usage(content, said.get("usage") if isinstance(said, dict) else None)
@@ -2729,10 +2726,12 @@ class _GeminiFile(_Records):
     def content(self, entry: Entry) -> Content:
         """The content of `entry`: its newest record; of a summary the first, which an answer of
         the model may follow."""
-        record = self._read(entry.pieces[-1 if entry.compaction is None else 0])
+        piece = entry.pieces[-1 if entry.compaction is None else 0]
+        record = self._read(piece)
         renderer = Renderer()
         renderer.add(_gemini_blocks(record))
-        content = self.close(entry, renderer)
+        content = renderer.finish()
+        content.size = self.size(piece, record)
         content.time = parse_time(record.get("timestamp"))
         _keep_usage(content, record.get("tokens"))
         return content
