@@ -293,6 +293,39 @@ def test_codex_child_alone_works(db: timeline.Database) -> None:
     assert db.run("list", {})[0]["project"] == "/srv/demo/shop-b"
 
 
+@pytest.mark.parametrize("place", range(1, 13))
+def test_interrupted_import_is_completed(
+    fresh: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case, place: int
+) -> None:
+    path = case[2]
+    if "rollback" in path.name or "09-00-00" in path.name:  # one that ends with a step back too
+        path = tmp_path / "rolled.jsonl"
+        path.write_bytes(case[2].read_bytes() + rolled().lines[-1])
+    whole, broken = fresh(), fresh()
+    bring(whole, path)
+    monkeypatch.setattr(ti, "CHUNK_NODES", 2)
+    append, count = timeline.Importing.append, 0
+
+    def stop(self: Any, *arguments: Any) -> int:
+        nonlocal count
+        count += 1
+        if count == place:
+            raise KeyboardInterrupt
+        return append(self, *arguments)
+
+    monkeypatch.setattr(timeline.Importing, "append", stop)
+    try:
+        bring(broken, path)
+    except KeyboardInterrupt:
+        pass
+    monkeypatch.setattr(timeline.Importing, "append", append)
+    bring(broken, path)
+    one, two = Tree(whole), Tree(broken)
+    assert one.nodes == two.nodes
+    assert one.branches == two.branches
+    assert bring(broken, path)[0]["added"] == 0
+
+
 # -- Codex -----------------------------------------------------------------------------------------
 
 
