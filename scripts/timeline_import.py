@@ -3928,18 +3928,19 @@ class _Landing:
 
     def _follow_rewind(self) -> None:
         """Go back to a node that is there already, as the client did after what was read last."""
-        node, own = self.plan.active, self.own
-        if not self.transcript.rewound or node is None or node <= 0 or own is None:
+        node, own = self.plan.active or 0, self.own  # 0: before all that was said
+        lost = self.plan.active is None and self.transcript.active is not None
+        if not self.transcript.rewound or lost or node < 0 or own is None:
             return
         last = self._state().sessions.get(self.session, (None, 0))[1]
         # Not where somebody else went on, and not for an older copy of the file.
-        if last in (0, node) or own.head != last or not self.tx.is_ancestor(node, last):
+        if last in (0, node) or own.head != last:
             return
         if all(entry.node != last for entry in self.transcript.entries):
             return
         heads = [branch.head for branch in self._state().branches.values()]
         if heads.count(last) == 1 and not self.tx.children_any(last):
-            top = self.ground.top_alone(last, [node])
+            top = self.ground.top_alone(last, [node] if node else [])
             base = branch_base(self.ground.text(top)) if top is not None else ""
             self.tx.branch(self.home, self._free(base, last), last)
             self.branches += 1

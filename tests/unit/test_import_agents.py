@@ -422,6 +422,23 @@ def test_codex_rollback_is_followed_when_it_comes_later(shop: Shop) -> None:
     assert shop.texts() == {"main": "3", "two": "2"}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_codex_file_read_line_by_line_ends_like_one_read_at_once(shop: Shop, count: int) -> None:
+    talk = rolled().turn("t3").say("three").answer("3")
+    talk.event("thread_rolled_back", num_turns=count)
+    for number in range(1, len(talk.lines) + 1):
+        shop.put(talk.data(number))
+    main = {1: "1", 2: ""}[count]
+    assert shop.texts() == {"main": main, "two": "2", "three": "3"}
+
+
+def test_gemini_step_back_behind_a_compression_is_followed(shop: Shop) -> None:
+    begun = g_file(U1, A1, U2, A2, g_set(g_line("s1", "sum"), U2, A2), g_line("u3", "three"))
+    shop.put(begun)
+    shop.put(begun + json.dumps(g_set(U1, A1)).encode() + b"\n")
+    assert shop.texts() == {"main": "1", "before compaction 1": "2", "three": "three"}
+
+
 def test_codex_rollback_does_not_undo_what_users_wrote(shop: Shop) -> None:
     shop.put(rolled().data(-1))
     shop.db.run("append", {"role": "user", "text": "mine"})
