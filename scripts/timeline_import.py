@@ -95,6 +95,7 @@ LINE_BYTES_MAX = 64 << 20
 MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
 PROGRESS_EVERY = 5_000  # nodes
+PI_FIRST_MAX = 17  # in a pi session of version 1 the first message stands before this line
 KEPT_MAX = 200_000  # messages that all compactions of a pi session keep: each is written again
 
 # ================================================================================================
@@ -2231,8 +2232,6 @@ class _PiFile(_Records):
 
     def _add(self, found: Found, record: Json, entry: Entry, id: str | None) -> int:
         """Take the entry in, unless the file has it already; returns its index."""
-        print = _fingerprint([entry.role, _pi_blocks(record)])
-        print = f"{self.scope}/{print}/{_next(self.repeats, print)}"
         if id is None:
             key = f"{self.scope}/{len(self.links) - self.begin}"
         else:
@@ -2240,10 +2239,17 @@ class _PiFile(_Records):
             key = f"{id}@{_string(record.get('timestamp'))[:40]}"
         if key in self.by_key:
             return self._repeat(self.by_key[key], found, record)
-        entry.pieces[0].id, entry.also, entry.native = key, print, id
+        entry.pieces[0].id, entry.native = key, id
+        if id is None:
+            entry.also = self._print(entry, record)
         self.by_key[key] = len(self.out.entries)
         self.out.entries.append(entry)
         return len(self.out.entries) - 1
+
+    def _print(self, entry: Entry, record: Json) -> str:
+        """What a message of version 1 is known by too, should pi write the file again, with ids."""
+        content = _fingerprint([entry.role, _pi_blocks(record)])
+        return f"{self.scope}/{content}/{_next(self.repeats, content)}"
 
     def _repeat(self, index: int, found: Found, record: Json) -> int:
         first = self.out.entries[index]
@@ -2260,12 +2266,13 @@ class _PiFile(_Records):
         entries = self.out.entries
         for entry in entries:
             entry.node = known(entry.id)
-            if entry.native is None:
-                continue
-            # A file of version 1 that pi has written again, with ids.
-            if entry.node is None and entry.also is not None:
-                entry.node = known(entry.also)
-            entry.also = None
+        if any(known(f"{self.scope}/{number}") is not None for number in range(1, PI_FIRST_MAX)):
+            # It was read as version 1; has pi written it again, with ids?
+            self.repeats.clear()
+            for entry in entries:
+                print = self._print(entry, self.at(entry.pieces[0]))
+                if entry.native is not None and entry.node is None:
+                    entry.node = known(print)
         self._resolve()
         self._hang()
         self._read_compactions()
