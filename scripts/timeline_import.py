@@ -114,6 +114,8 @@ CONVERSATIONS_AT_ONCE = 64  # read before any of them is written
 MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
 PROGRESS_EVERY = 5_000  # nodes
+PI_FIRST_MAX = 17  # in a pi session of version 1 the first message stands before this line
+KEPT_MAX = 200_000  # messages that all compactions of a pi session keep: each is written again
 
 # ================================================================================================
 # 2. Lines
@@ -1539,14 +1541,9 @@ class _Records:
             self._kept_bytes = self.lines.reread_bytes - before
         return self._kept
 
-    def close(self, entry: Entry, renderer: Renderer) -> Content:
-        """What was rendered of `entry`, with its size."""
-        content = renderer.finish()
-        if entry.pieces[0].part is None and len(entry.pieces) == 1:
-            content.size = self._kept_bytes
-        elif content.blocks is not None:
-            content.size = len(compact_json(content.blocks).encode())
-        return content
+    def size(self, piece: Piece, said: Json) -> int:
+        """Bytes of `piece`, just read; `said` is what it says."""
+        return self._kept_bytes if piece.part is None else len(compact_json(said).encode())
 
 
 def _inner_json(text: object) -> object:
@@ -1674,7 +1671,9 @@ def _codex_texts(content: object) -> list[str]:
 def _codex_scaffolding(content: object) -> str | None:
     """What kind of scaffolding a user message is; None if somebody said something in it."""
     texts = _codex_texts(content)
-    if not texts or (isinstance(content, list) and len(texts) != len(content)):
+    if not texts or texts[0].lstrip()[:1] not in ("<", "#"):
+        return None
+    if isinstance(content, list) and len(texts) != len(content):
         return None
     name = None
     for text in texts:
@@ -1984,17 +1983,18 @@ class _CodexFile(_Records):
     def content(self, entry: Entry) -> Content:
         """The content of `entry`, read again: its thoughts first, as they stand in the file."""
         renderer = Renderer()
-        time = None
+        size, time = 0, None
         for piece in sorted(entry.pieces, key=lambda piece: (piece.offset, piece.index)):
             record = self.at(piece)
             kind, said = _codex_item(record)
             if piece.part is not None:
                 said = _codex_part(said, piece)
+            size += self.size(piece, said)
             renderer.add(_codex_blocks(kind if piece.part is None else "response_item", said))
             if piece is entry.pieces[0]:
                 time = parse_time(record.get("timestamp"))
-        content = self.close(entry, renderer)
-        content.time, content.cwd = time, entry.cwd
+        content = renderer.finish()
+        content.size, content.time, content.cwd = size, time, entry.cwd
         if entry.usage is not None:
             info = _codex_item(self.at(entry.usage))[1].get("info")
             _keep_usage(content, info.get("last_token_usage") if isinstance(info, dict) else None)
@@ -2272,8 +2272,6 @@ class _PiFile(_Records):
 
     def _add(self, found: Found, record: Json, entry: Entry, id: str | None) -> int:
         """Take the entry in, unless the file has it already; returns its index."""
-        print = _fingerprint([entry.role, _pi_blocks(record)])
-        print = f"{self.scope}/{print}/{_next(self.repeats, print)}"
         if id is None:
             key = f"{self.scope}/{len(self.links) - self.begin}"
         else:
@@ -2281,10 +2279,17 @@ class _PiFile(_Records):
             key = f"{id}@{_string(record.get('timestamp'))[:40]}"
         if key in self.by_key:
             return self._repeat(self.by_key[key], found, record)
-        entry.pieces[0].id, entry.also, entry.native = key, print, id
+        entry.pieces[0].id, entry.native = key, id
+        if id is None:
+            entry.also = self._print(entry, record)
         self.by_key[key] = len(self.out.entries)
         self.out.entries.append(entry)
         return len(self.out.entries) - 1
+
+    def _print(self, entry: Entry, record: Json) -> str:
+        """What a message of version 1 is known by too, should pi write the file again, with ids."""
+        content = _fingerprint([entry.role, _pi_blocks(record)])
+        return f"{self.scope}/{content}/{_next(self.repeats, content)}"
 
     def _repeat(self, index: int, found: Found, record: Json) -> int:
         first = self.out.entries[index]
@@ -2301,12 +2306,13 @@ class _PiFile(_Records):
         entries = self.out.entries
         for entry in entries:
             entry.node = known(entry.id)
-            if entry.native is None:
-                continue
-            # A file of version 1 that pi has written again, with ids.
-            if entry.node is None and entry.also is not None:
-                entry.node = known(entry.also)
-            entry.also = None
+        if any(known(f"{self.scope}/{number}") is not None for number in range(1, PI_FIRST_MAX)):
+            # It was read as version 1; has pi written it again, with ids?
+            self.repeats.clear()
+            for entry in entries:
+                print = self._print(entry, self.at(entry.pieces[0]))
+                if entry.native is not None and entry.node is None:
+                    entry.node = known(print)
         self._resolve()
         self._hang()
         self._read_compactions()
@@ -2355,7 +2361,7 @@ class _PiFile(_Records):
 
     def _read_compactions(self) -> None:
         """What is kept: the messages on the way from the compaction up to the first one named."""
-        entries = self.out.entries
+        entries, left = self.out.entries, KEPT_MAX
         for number, first in self.keeps.items():
             first = self.by_id.get(first, LOST) if isinstance(first, str) else first
             summary = self.links[number].entry
@@ -2364,13 +2370,16 @@ class _PiFile(_Records):
                 continue
             way, index = [], self._above(self.links[number])
             # Parents stand before their children, or else they would be searched for in vain.
-            while index > first:
+            while index > first and left > 0:
+                left -= 1
                 way.append(index)
                 above = self._above(self.links[index])
                 index = above if above < index else LOST
             if index == first:
                 kept = [self.links[each].entry for each in reversed([*way, first])]
                 told.kept = [e for e in kept if e >= 0 and entries[e].compaction is None]
+        if not left:
+            self.out.notes.add("kept", f"compactions keep over {KEPT_MAX} messages; not all copied")
 
     def _find_active(self) -> None:
         """The newest message; with a warning where the last line, a state, hangs elsewhere."""
@@ -2391,7 +2400,8 @@ class _PiFile(_Records):
             raise rewritten(entry.pieces[0].offset)
         renderer = Renderer()
         renderer.add(_pi_blocks(record))
-        content = self.close(entry, renderer)
+        content = renderer.finish()
+        content.size = self.size(entry.pieces[0], record)
         content.time = parse_time(record.get("timestamp"))
         said = record.get("message")
         _keep_usage(content, said.get("usage") if isinstance(said, dict) else None)
@@ -2763,10 +2773,12 @@ class _GeminiFile(_Records):
     def content(self, entry: Entry) -> Content:
         """The content of `entry`: its newest record; of a summary the first, which an answer of
         the model may follow."""
-        record = self._read(entry.pieces[-1 if entry.compaction is None else 0])
+        piece = entry.pieces[-1 if entry.compaction is None else 0]
+        record = self._read(piece)
         renderer = Renderer()
         renderer.add(_gemini_blocks(record))
-        content = self.close(entry, renderer)
+        content = renderer.finish()
+        content.size = self.size(piece, record)
         content.time = parse_time(record.get("timestamp"))
         _keep_usage(content, record.get("tokens"))
         return content
@@ -4982,9 +4994,15 @@ FORMATS = (
 )
 
 
+_ZSTD = b"\x28\xb5\x2f\xfd"  # Codex packs old rollouts; Python reads this from 3.14 on only
+
+
 def recognize(stream: BinaryIO) -> tuple[Format | None, str]:
     """The format of what `stream` holds; else None and why not."""
     empty, why = not stream.seek(0, os.SEEK_END), "no JSON"
+    stream.seek(0)
+    if stream.read(len(_ZSTD)) == _ZSTD:
+        return None, "compressed with zstd: unpack it first (zstd -d)"
     stream.seek(0)
     if DOCUMENT_MARK.match(stream.read(BLANK_BYTES)):
         return TIMELINE_JSON, ""
@@ -5379,7 +5397,7 @@ def topmost_alone(plan: Plan, ground: Ground, leaf: int) -> int | None:
         if step.kind == MESSAGE:
             top = place
         place = step.parent
-        if place == 0 or place == plan.active or plan.children[place] > 1:
+        if place in (0, plan.active) or plan.children[place] > 1:
             return top
     if place != leaf and ground.has_child(place):
         return top
@@ -5885,18 +5903,19 @@ class _Landing:
 
     def _follow_rewind(self) -> None:
         """Go back to a node that is there already, as the client did after what was read last."""
-        node, own = self.plan.active, self.own
-        if not self.transcript.undone or node is None or node <= 0 or own is None:
+        node, own = self.plan.active or 0, self.own  # 0: before all that was said
+        lost = self.plan.active is None and self.transcript.active is not None
+        if not self.transcript.undone or lost or node < 0 or own is None:
             return
         last = self._state().sessions.get(self.session, (None, 0))[1]
         # Not where somebody else went on, and not for an older copy of the file.
-        if last in (0, node) or own.head != last or not self.tx.is_ancestor(node, last):
+        if last in (0, node) or own.head != last:
             return
         if all(entry.node != last for entry in self.transcript.entries):
             return
         heads = [branch.head for branch in self._state().branches.values()]
         if heads.count(last) == 1 and not self.tx.children_any(last):
-            top = self.ground.top_alone(last, [node])
+            top = self.ground.top_alone(last, [node] if node else [])
             base = branch_base(self.ground.text(top)) if top is not None else ""
             self.tx.branch(self.home, self._free(base, last), last)
             self.branches += 1

@@ -293,6 +293,39 @@ def test_codex_child_alone_works(db: timeline.Database) -> None:
     assert db.run("list", {})[0]["project"] == "/srv/demo/shop-b"
 
 
+@pytest.mark.parametrize("place", range(1, 13))
+def test_interrupted_import_is_completed(
+    fresh: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case, place: int
+) -> None:
+    path = case[2]
+    if "rollback" in path.name or "09-00-00" in path.name:  # one that ends with a step back too
+        path = tmp_path / "rolled.jsonl"
+        path.write_bytes(case[2].read_bytes() + rolled().lines[-1])
+    whole, broken = fresh(), fresh()
+    bring(whole, path)
+    monkeypatch.setattr(ti, "CHUNK_NODES", 2)
+    append, count = timeline.Importing.append, 0
+
+    def stop(self: Any, *arguments: Any) -> int:
+        nonlocal count
+        count += 1
+        if count == place:
+            raise KeyboardInterrupt
+        return append(self, *arguments)
+
+    monkeypatch.setattr(timeline.Importing, "append", stop)
+    try:
+        bring(broken, path)
+    except KeyboardInterrupt:
+        pass
+    monkeypatch.setattr(timeline.Importing, "append", append)
+    bring(broken, path)
+    one, two = Tree(whole), Tree(broken)
+    assert one.nodes == two.nodes
+    assert one.branches == two.branches
+    assert bring(broken, path)[0]["added"] == 0
+
+
 # -- Codex -----------------------------------------------------------------------------------------
 
 
@@ -387,6 +420,23 @@ def test_codex_rollback_is_followed_when_it_comes_later(shop: Shop) -> None:
     shop.put(rolled().turn("t3").say("three").answer("3").data())
     shop.put(rolled().data())  # an older copy of the file
     assert shop.texts() == {"main": "3", "two": "2"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_codex_file_read_line_by_line_ends_like_one_read_at_once(shop: Shop, count: int) -> None:
+    talk = rolled().turn("t3").say("three").answer("3")
+    talk.event("thread_rolled_back", num_turns=count)
+    for number in range(1, len(talk.lines) + 1):
+        shop.put(talk.data(number))
+    main = {1: "1", 2: ""}[count]
+    assert shop.texts() == {"main": main, "two": "2", "three": "3"}
+
+
+def test_gemini_step_back_behind_a_compression_is_followed(shop: Shop) -> None:
+    begun = g_file(U1, A1, U2, A2, g_set(g_line("s1", "sum"), U2, A2), g_line("u3", "three"))
+    shop.put(begun)
+    shop.put(begun + json.dumps(g_set(U1, A1)).encode() + b"\n")
+    assert shop.texts() == {"main": "1", "before compaction 1": "2", "three": "three"}
 
 
 def test_codex_rollback_does_not_undo_what_users_wrote(shop: Shop) -> None:

@@ -529,6 +529,15 @@ def test_many_warnings_of_one_kind_are_counted() -> None:
         (timeline.new_header(1), None, "a Timeline database"),
         (b'torn\n{"role":"user","text":"x"}\n', "messages", ""),
         (b'{"type":"ai-title","aiTitle":"x","sessionId":"s"}', "claude-code", ""),
+        (b"\x28\xb5\x2f\xfd\x00", None, "compressed with zstd: unpack it first (zstd -d)"),
+        (b'{"record_type":"state"}\n', "codex", ""),
+        (b'{"type":"event_msg","payload":{"type":"x"}}\n', "codex", ""),
+        (b'{"type":"message","role":"user","content":[]}\n', None, "JSON of no known format"),
+        (b'{"type":"session","id":"x","cwd":"/"}\n', "pi", ""),
+        (b'{"sessionId":"x","startTime":"y"}\n', "gemini", ""),
+        (b'{\n"history":[\n{"role":"user","parts":[]}]\n}\n', "gemini", ""),
+        (b'[{"role":"user","parts":[]}]', "gemini", ""),
+        (b'{"history":[1]}', None, "JSON of no known format"),
     ],
 )
 def test_recognize(data: bytes, format: str | None, why: str) -> None:
