@@ -129,7 +129,14 @@ CONSOLES = [
 ]
 
 
-@pytest.mark.parametrize("env", CONSOLES, ids=lambda env: "-".join(env.values()))
+@pytest.mark.parametrize(
+    "env",
+    [
+        each if number > 1 else pytest.param(each, marks=pytest.mark.slow)
+        for number, each in enumerate(CONSOLES)
+    ],
+    ids=lambda env: "-".join(env.values()),
+)
 def test_output_is_utf8_whatever_the_console_says(process: Program, env: dict[str, str]) -> None:
     assert process("create", "--title", "功能🚀", env=env).value == {"timeline_id": "tl0"}
     assert process("append", "--role", "user", "--text", "功能🚀", env=env).value == {"node": "n1"}
@@ -359,7 +366,7 @@ def test_closed_streams_give_no_traceback(tl: Program) -> None:
     tl("create")
     if sys.platform == "win32":
         return
-    for redirection in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+    for redirection in (">&-", ">&- 2>&- <&-"):
         for words, code in (
             ("context", 0),
             ("append --role user --text x", 0),

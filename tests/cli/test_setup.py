@@ -467,6 +467,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="another shell")
 def test_the_commands_of_the_demo_can_be_copied(tmp_path: Path, temporary: Path) -> None:
     program = Program(tmp_path / "other.json")

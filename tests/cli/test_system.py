@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import timeline
-from kit.program import SCRIPTS, Program
+from kit.program import SCRIPTS, Inside, Program
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no pipes with names there")
 
@@ -36,7 +36,7 @@ def test_what_is_no_file_is_no_database(tmp_path: Path, kind: str) -> None:
     else:
         path = Path("/dev/null")
     tl = Program(path)
-    for words in (["create"], ["list"], ["append", "--role", "user", "--text", "x"], ["doctor"]):
+    for words in (["create"], ["append", "--role", "user", "--text", "x"], ["doctor"]):
         done = tl(*words)
         assert done.code == 1, done.err
         assert str(path) in done.error["error"]
@@ -82,6 +82,7 @@ def test_repair_never_writes_among_the_databases_own_files(
 
 
 def test_an_import_without_a_line_that_can_be_read_fails(tl: Program, tmp_path: Path) -> None:
+    tl = Inside(tl.db)
     bad, good = tmp_path / "bad.jsonl", tmp_path / "good.jsonl"
     bad.write_text("{broken\n[1]\n{}\n")
     good.write_text('{"role":"user","text":"x"}\n')
@@ -150,6 +151,7 @@ def test_ids_that_cannot_be_written_lose_nothing(tl: Program, tmp_path: Path) ->
 
 
 def test_archived_and_dropped_branches_are_told_from_unknown_ones(tl: Program) -> None:
+    tl = Inside(tl.db)
     tl("create")
     tl("append", "--role", "user", "--text", "x")
     tl("fork", "--node", "n1", "--name", "side")

@@ -61,6 +61,7 @@ def test_budget_summarize_archive_and_thaw_work(path: Path) -> None:
     assert len(database.run("thaw", {"name": "copy"})["thawed"]) == NODES - 1
 
 
+@pytest.mark.slow
 def test_doctor_and_tree_work(path: Path) -> None:
     tl = Program(path)
     report = tl("doctor").value

@@ -335,6 +335,7 @@ def test_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     assert [url for url in asked if not url.startswith(("file:", "data:", "chrome"))] == []
 
 
+@pytest.mark.slow
 def test_parts_of_a_path_and_next_to_nothing_open_too(browser: Browser, tmp_path: Path) -> None:
     empty = timeline.Database(str(tmp_path / "empty"), disk=QuickDisk())
     empty.run("create", {"title": "empty"})
@@ -357,6 +358,7 @@ def test_parts_of_a_path_and_next_to_nothing_open_too(browser: Browser, tmp_path
     assert [each for each in browser.log("browser") if each["level"] == "SEVERE"] == []
 
 
+@pytest.mark.slow
 def test_a_summary_is_a_row_of_its_own_and_no_fork(browser: Browser, tmp_path: Path) -> None:
     base = told(tmp_path)
     shown(browser, base, tmp_path)
@@ -382,6 +384,7 @@ def test_a_summary_is_a_row_of_its_own_and_no_fork(browser: Browser, tmp_path: P
     ]
 
 
+@pytest.mark.slow
 def test_many_branches_are_folded_and_listed(browser: Browser, tmp_path: Path) -> None:
     base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk(), clock=lambda: 1_700_000_000)
     base.run("create")
@@ -479,6 +482,7 @@ more
 never closed"""
 
 
+@pytest.mark.slow
 def test_code_is_monospace_and_the_text_is_whole(browser: Browser, tmp_path: Path) -> None:
     base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk())
     base.run("create")
@@ -499,7 +503,7 @@ def test_code_is_monospace_and_the_text_is_whole(browser: Browser, tmp_path: Pat
     assert fonts == [True] * 4
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_texts_are_readable_in_both_themes_and_at_any_width(
     browser: Browser, tmp_path: Path, dark: bool
 ) -> None:
@@ -534,6 +538,7 @@ def test_texts_are_readable_in_both_themes_and_at_any_width(
         assert browser.run("return document.querySelector('header').offsetHeight") < 64
 
 
+@pytest.mark.slow
 def test_arrow_keys_follow_the_line_of_the_chosen_message(browser: Browser, tmp_path: Path) -> None:
     base = told(tmp_path)
     shown(browser, base, tmp_path)
@@ -630,7 +635,7 @@ def test_every_control_is_reached_and_used_by_keyboard(browser: Browser, tmp_pat
         browser.keys("Home")
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_print_is_black_on_white_and_whole(browser: Browser, tmp_path: Path, dark: bool) -> None:
     base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk())
     base.run("create", {"title": "printed"})

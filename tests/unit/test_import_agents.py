@@ -817,7 +817,7 @@ def test_gemini_state_for_restore_is_a_chat() -> None:
 # -- size ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[5_000, pytest.param(50_000, marks=pytest.mark.slow)])
+@pytest.fixture(params=[2_000, pytest.param(50_000, marks=pytest.mark.slow)])
 def deep(request: pytest.FixtureRequest) -> int:
     """How many records; all of them in the slow tests only."""
     chosen: int = request.param

@@ -446,6 +446,7 @@ def test_long_links_take_linear_time(shape: list[int]) -> None:
     assert time.process_time() - begun < 5  # quadratic would be minutes
 
 
+@pytest.mark.slow
 def test_deep_session_lays_out() -> None:
     session = Session()
     for number in range(0, 20_000, 2):

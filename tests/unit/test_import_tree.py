@@ -973,6 +973,7 @@ def test_own_tokens_are_taken_and_others_estimated(db: timeline.Database, tmp_pa
     assert [db.run("node", {"node": n})["tokens"] for n in ("n1", "n2")] == [0, 3]
 
 
+@pytest.mark.slow
 def test_many_branches_and_compactions_take_their_time(db: timeline.Database, put: Put) -> None:
     import time
 

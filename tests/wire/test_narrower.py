@@ -98,6 +98,7 @@ def test_the_call_that_is_named_fits(wire: Wire) -> None:
             fitting(wire, "timeline_node", {"node": f"n{node}", **more})
 
 
+@pytest.mark.slow
 def test_pages_give_every_row_once(wire: Wire) -> None:
     for name, given, key, count in (
         ("timeline_list", {}, "timeline_id", 151),
@@ -118,6 +119,7 @@ def test_pages_give_every_row_once(wire: Wire) -> None:
         assert len(seen) == len(set(seen)) == count, name
 
 
+@pytest.mark.slow
 def test_ended_branches_of_one_name_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     database = timeline.Database(str(tmp_path / "db.json"))
     database.run("create", {})
@@ -133,6 +135,7 @@ def test_ended_branches_of_one_name_that_do_not_fit_are_left_out(tmp_path: Path)
         assert [row["name"] for row in rows] == ["main"]
 
 
+@pytest.mark.slow
 def test_going_back_through_a_context_gives_every_message_once(wire: Wire) -> None:
     seen: list[str] = []
     given: Json = {"timeline_id": "tl0", "node": "n36"}

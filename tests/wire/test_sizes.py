@@ -169,6 +169,7 @@ def test_a_node_shows_a_long_text_by_its_ends_and_the_rest_on_request(
             assert got == text
 
 
+@pytest.mark.slow
 def test_a_node_with_many_children_and_branches_counts_them(tmp_path: Path) -> None:
     base = filled(tmp_path)
     base.run("append", {"role": "user", "text": "top"})
@@ -202,6 +203,7 @@ def test_a_node_with_many_children_and_branches_counts_them(tmp_path: Path) -> N
         assert wire.value("timeline_search", {"text": "top"})[0]["branches_count"] == 1_501
 
 
+@pytest.mark.slow
 def test_lists_come_page_by_page(tmp_path: Path) -> None:
     base = filled(tmp_path)
     for number in range(130):
