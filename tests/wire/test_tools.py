@@ -195,7 +195,10 @@ SHAPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("revision", [*LEGACY, MODERN])
+@pytest.mark.parametrize(
+    "revision",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in LEGACY[1:]), LEGACY[0], MODERN],
+)
 def test_each_tool_with_a_valid_and_an_invalid_argument(tmp_path: Path, revision: str) -> None:
     with Wire(tmp_path / "t.db") as wire:
         if revision != MODERN:
