@@ -15,7 +15,7 @@ from kit.documents import brought, budgets, exported, inverted, plain, save
 from kit.random_ops import steps as random_steps
 from kit.seeds import shard, shards
 
-SEEDS = 20
+SEEDS = 10
 SLOW_SEEDS = 1000
 STEPS = 70
 NOW = 4_200_000_000

@@ -429,6 +429,7 @@ def test_many_branches_are_folded_and_listed(browser: Browser, tmp_path: Path) -
         assert start < 120, "texts begin near the lanes"
 
 
+@pytest.mark.slow
 def test_all_that_is_known_of_a_message_is_told(browser: Browser, tmp_path: Path) -> None:
     base = timeline.Database(str(tmp_path / "db"), disk=QuickDisk(), clock=lambda: 1_700_000_000)
     base.run("create")

@@ -775,7 +775,9 @@ def test_gemini_unknown_message_at_the_end_of_a_list_is_plain() -> None:
 
 def test_gemini_session_in_both_forms_is_one(db: timeline.Database, tmp_path: Path) -> None:
     head = {"sessionId": "g1", "projectHash": "x", "startTime": "2026-03-03T10:00:00Z"}
-    (tmp_path / "a.json").write_text(json.dumps({**head, "messages": [U1, A1]}, indent=2))
+    (tmp_path / "a.json").write_text(
+        json.dumps({**head, "messages": [U1, A1]}, indent=2), encoding="utf-8"
+    )
     (tmp_path / "b.jsonl").write_bytes(g_file(U1, A1, U2))
     assert [row["added"] for row in bring(db, tmp_path)] == [2, 1]
 

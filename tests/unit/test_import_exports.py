@@ -342,7 +342,9 @@ def test_storage_of_opencode(db: timeline.Database, tmp_path: Path) -> None:
         bring(db, SAMPLES / "opencode" / "storage-legacy" / "part" / "msg_01" / "prt_01.json")
     part = tmp_path / "storage" / "part.json"
     part.parent.mkdir()
-    part.write_text('{"id":"p","messageID":"m","sessionID":"s","type":"text","text":"x"}')
+    part.write_text(
+        '{"id":"p","messageID":"m","sessionID":"s","type":"text","text":"x"}', encoding="utf-8"
+    )
     with pytest.raises(timeline.InvalidArgument, match="which is not here"):
         bring(db, part.parent)
 
@@ -866,7 +868,7 @@ def test_several_requests_in_a_file_are_several_talks(
 ) -> None:
     path = tmp_path / "set.jsonl"
     lines = [{"messages": json.loads(array(("user", f"q{n}"), ("assistant", "a")))} for n in (1, 2)]
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     for added in (2, 0):
         rows = bring(db, path)
         assert [(row["timeline_id"], row["added"]) for row in rows] == [
@@ -950,6 +952,7 @@ def test_value_above_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch) -> Non
     assert values(data) == [None, {"ok": 2}]
 
 
+@pytest.mark.slow
 def test_many_conversations_take_little_memory(db: timeline.Database, tmp_path: Path) -> None:
     import tracemalloc
 

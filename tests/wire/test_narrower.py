@@ -166,6 +166,7 @@ def test_a_cut_text_is_read_in_parts(wire: Wire) -> None:
         assert parts == text
 
 
+@pytest.mark.slow
 def test_a_changing_tool_never_fails_for_its_size(tmp_path: Path) -> None:
     path = tmp_path / "db.json"
     database = timeline.Database(str(path))
