@@ -6883,22 +6883,32 @@ class Database:
         tail = store.disk.read_at(store.log_file, 11, int(end) - 11)
         return tail == f'{crc}"}}\n'.encode()
 
-    def read_note(self, name: str) -> Any:
-        """What `write_note` kept; None if it is gone or cannot be read."""
+    def read_note(self, name: str) -> bytes | None:
+        """What `write_note` kept; None if it is gone."""
         try:
             with open(self.store.index.path(name), "rb") as file:
-                return loads(file.read().decode())
-        except (OSError, ValueError, RecursionError):
+                return file.read()
+        except OSError:
             return None
 
-    def write_note(self, name: str, value: object) -> None:
-        """Keep a JSON value beside the index, where it may be deleted at any time. Failures are
+    def write_note(self, name: str, data: bytes) -> None:
+        """Keep bytes beside the index, where they may be deleted at any time. Failures are
         swallowed."""
         disk, path = self.store.disk, self.store.index.path(name)
         try:
             disk.make_folder(self.store.index.folder)
-            disk.write_new(f"{path}.tmp", dumps(value).encode())
+            disk.write_new(f"{path}.tmp", data)
             disk.replace(f"{path}.tmp", path)
+        except OSError:
+            pass
+
+    def forget_notes(self, prefix: str, days: int) -> None:
+        """Delete notes whose names begin with `prefix` that were written longer ago than this."""
+        oldest = time.time() - days * 86_400
+        try:
+            for each in os.scandir(self.store.index.folder):
+                if each.name.startswith(prefix) and each.stat().st_mtime < oldest:
+                    os.unlink(each.path)
         except OSError:
             pass
 

@@ -61,9 +61,12 @@ COUNTS
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import sys
+import time
 from collections import Counter
 
 import timeline
@@ -78,6 +81,9 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
     Known = Callable[[str], int | None]
     Draft = Callable[[Known], "Transcript"]
+    from typing import TypeAlias
+
+    Reader: TypeAlias = "_ClaudeFile | _CodexFile | _PiFile | _GeminiFile | _MessagesFile"
 
 __all__ = ["FORMATS", "demo_transcript", "import_paths", "lay_out", "recognize"]
 
@@ -113,7 +119,13 @@ CONVERSATIONS_AT_ONCE = 64  # read before any of them is written
 # Unpacked, of one ZIP member: more than sessions have; without a limit a small file fills the disk.
 MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
+HURRY_BYTES = 1 << 20  # read at least
+HURRY_NODES = 200  # written between two looks at the clock
 PROGRESS_EVERY = 5_000  # nodes
+PROGRESS_BYTES = 16 << 20
+# Where the reading of a file stopped is kept for large files to which something was added lately.
+PLACE_BYTES_MIN = 256 << 10
+PLACE_DAYS = 7
 PI_FIRST_MAX = 17  # in a pi session of version 1 the first message stands before this line
 KEPT_MAX = 200_000  # messages that all compactions of a pi session keep: each is written again
 
@@ -151,7 +163,7 @@ class Found:
     `index` counts the objects glued on the line; `mended` says that lone surrogates were replaced.
     """
 
-    __slots__ = ("index", "line", "mended", "offset", "torn", "value")
+    __slots__ = ("ended", "index", "line", "mended", "offset", "torn", "value")
 
     def __init__(self, value: Json | None, line: int, offset: int, index: int) -> None:
         self.value = value
@@ -159,6 +171,7 @@ class Found:
         self.offset = offset
         self.index = index
         self.mended = False
+        self.ended = True  # its line has its newline
         self.torn = False  # unreadable, and the last line of the file without its newline
 
 
@@ -172,26 +185,43 @@ class Lines:
         Unreadable: while it is read, for a line above LINE_BYTES_MAX.
     """
 
-    __slots__ = ("_accepts", "_stream", "reread_bytes")
+    __slots__ = ("_accepts", "_stream", "next", "reread_bytes")
 
     def __init__(self, stream: BinaryIO, accepts: Callable[[Json], bool]) -> None:
         self.reread_bytes = 0  # by `at`, in all
+        # Offset and number of the line whose objects come now, or that comes next.
+        self.next = 0, 1
         self._stream = stream
         self._accepts = accepts
 
     def __iter__(self) -> Iterator[Found]:
-        self._stream.seek(0)
-        offset = 0
-        number = 1
+        return self.since(0, 1)
+
+    def since(self, offset: int, number: int) -> Iterator[Found]:
+        """The objects from the line on that begins at `offset` and has this number."""
+        self._stream.seek(offset)
+        self.next = offset, number
         while raw := self._read_line(number):
             if raw in (b"\n", b"\r\n"):
                 raw += self._read_blank()
             else:
+                ended = raw.endswith(b"\n")
                 for found in self._objects(raw, number, offset):
-                    found.torn = found.value is None and not raw.endswith(b"\n")
+                    found.ended = ended
+                    found.torn = found.value is None and not ended
                     yield found
             offset += len(raw)
             number += raw.count(b"\n")
+            self.next = offset, number
+
+    def bytes_before(self, offset: int) -> bytes:
+        """What stands right before `offset`, to tell whether a file is the one that was read."""
+        place = self._stream.tell()
+        start = max(0, offset - BLANK_BYTES)
+        self._stream.seek(start)
+        raw = self._stream.read(offset - start)
+        self._stream.seek(place)
+        return raw
 
     def head(self) -> Iterator[Json]:
         """The objects of the first lines, as many as it takes to tell a format."""
@@ -385,14 +415,14 @@ class Entry:
     `parent` is an index of the same transcript, ROOT or LOST, and after `settle` no longer LOST:
     then `gap` says what was wrong. `wanted` is the native id of a parent that is in no line of the
     file. `node` is the node that carries this message already, `outside` the node of `wanted`;
-    `away`: it is known, but in another timeline. `native`: the id that the client wrote, where the
-    one it is known by says more. `also`: what else it is to be known by. `cwd` and `usage` (where
-    it stands) are set where its own records do not tell them.
+    `away`: it is known, but in another timeline; `held`: it waits for a later time. `native`: the
+    id that the client wrote, where the one it is known by says more. `also`: what else it is to be
+    known by. `cwd` and `usage` (where it stands) are set where its own records do not tell them.
     """
 
     __slots__ = (
-        "also", "away", "calls", "compaction", "cwd", "error", "gap", "kind", "native", "node",
-        "outside", "parent", "pieces", "results", "role", "usage", "wanted",
+        "also", "away", "calls", "compaction", "cwd", "error", "gap", "held", "kind", "native",
+        "node", "outside", "parent", "pieces", "results", "role", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(self, role: str, piece: Piece) -> None:
@@ -409,6 +439,7 @@ class Entry:
         self.node: int | None = None
         self.outside: int | None = None
         self.away = False
+        self.held = False
         self.native: str | None = None
         self.also: str | None = None
         self.cwd: str | None = None
@@ -437,6 +468,18 @@ class Counts:
         self.hidden: dict[str, int] = {}
         self.known: dict[str, int] = {}
         self.skipped: dict[str, int] = {}
+
+    def since(self, earlier: Counts) -> Counts:
+        """What was counted after `earlier`."""
+        more = Counts()
+        for name in self.__slots__:
+            now, then = getattr(self, name), getattr(earlier, name)
+            if isinstance(now, dict):
+                then = {reason: now[reason] - count for reason, count in then.items()}
+                setattr(more, name, {**now, **then})
+            else:
+                setattr(more, name, now - then)
+        return more
 
 
 def _count(table: dict[str, int], reason: str) -> None:
@@ -500,6 +543,22 @@ class Content:
         return min(tokens, timeline.TOKENS_MAX)
 
 
+class Settled:
+    """What an earlier reading of a file told of already: all records before byte `offset` but
+    `pending` (offset and index of each), as counted in `counts`."""
+
+    __slots__ = ("counts", "offset", "pending")
+
+    def __init__(self, offset: int, pending: set[tuple[int, int]], counts: Counts) -> None:
+        self.offset = offset
+        self.pending = pending
+        self.counts = counts
+
+    def is_new(self, piece: Piece) -> bool:
+        """Whether nobody was told of this piece yet."""
+        return piece.offset >= self.offset or (piece.offset, piece.index) in self.pending
+
+
 class Transcript:
     """One conversation as a reader found it: entries in file order, and what else is known.
 
@@ -507,12 +566,14 @@ class Transcript:
     where it belongs. `read` gives the content of an entry. `active` is the index of the entry at
     which the client would go on, None if there are none; `undone`: exactly there, since the client
     took back what hangs below. `space`: which formats share ids. `unit`: what `line` of an entry
-    counts. `part` tells conversations of one file apart that have no session.
+    counts. `part` tells conversations of one file apart that have no session. `loose`: the first
+    entry that its client may still add to or take back, as those behind it. `pending`: what was
+    held back of it.
     """
 
     __slots__ = (
-        "active", "counts", "cwd", "entries", "format", "notes", "part", "read", "session",
-        "space", "time", "title", "undone", "unique", "unit",
+        "active", "counts", "cwd", "entries", "format", "loose", "notes", "part", "pending", "read",
+        "session", "settled", "space", "time", "title", "undone", "unique", "unit",
     )  # fmt: skip
 
     def __init__(self, format: str, unique: bool, read: Callable[[Entry], Content]) -> None:
@@ -531,6 +592,9 @@ class Transcript:
         self.active: int | None = None
         self.counts = Counts()
         self.notes = Notes()
+        self.loose: int | None = None
+        self.pending: list[Piece] = []
+        self.settled = Settled(0, set(), Counts())
 
     def identity(self, native: str) -> str:
         """What the database knows the message with this native id by."""
@@ -543,7 +607,9 @@ class Transcript:
     def note_gaps(self) -> None:
         """Warn of each entry that was hung on the one before it."""
         for entry in self.entries:
-            if entry.gap is not None:
+            if entry.gap is None or entry.held:
+                continue
+            if self.settled.is_new(entry.pieces[0]):
                 where = (
                     "it begins a line" if entry.parent == ROOT else "hung on the message before it"
                 )
@@ -975,7 +1041,7 @@ class _ClaudeFile:
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
-        self.out = Transcript("claude-code", True, lambda entry: claude_content(lines, entry))
+        self.out = Transcript("claude-code", True, self.content)
         self.raws: list[_Raw] = []
         self.seen: dict[str, int] = {}  # uuid of a message record -> index in raws
         self.links: dict[str, str | None] = {}  # uuid of any other record -> its parent
@@ -984,6 +1050,10 @@ class _ClaudeFile:
         self.last: str | None = None  # uuid of the newest message record
         self.titles: dict[tuple[int, str | None], str] = {}  # rank and leaf -> title
         self.mended = False
+
+    def content(self, entry: Entry) -> Content:
+        """The content of `entry`, read again."""
+        return claude_content(self.lines, entry)
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -1131,6 +1201,7 @@ class _ClaudeFile:
         self._read_compactions(place)
         self._find_active(place)
         self.out.title = self._title()
+        self.out.loose = _last_answer(self.out.entries)
         return self.out
 
     def _hang(self, targets: list[int | str], place: list[int]) -> None:
@@ -1288,6 +1359,14 @@ class _ClaudeFile:
             self.out.active = hinted
 
 
+def _last_answer(entries: Sequence[Entry]) -> int | None:
+    """The index of an answer that nothing but its results follows."""
+    first = len(entries) - 1
+    while first >= 0 and entries[first].results:
+        first -= 1
+    return first if first >= 0 and entries[first].role == "assistant" else None
+
+
 def claude_content(lines: Lines, entry: Entry) -> Content:
     """The content of all pieces of `entry`, read again."""
     renderer = Renderer()
@@ -1315,14 +1394,6 @@ def claude_content(lines: Lines, entry: Entry) -> Content:
 def _path_in(record: Json) -> str | None:
     cwd = record.get("cwd")
     return cwd if isinstance(cwd, str) and 0 < len(cwd) <= PATH_CHARS_MAX else None
-
-
-def read_claude_code(stream: BinaryIO) -> list[Draft]:
-    """The one session of a file. Records of subagents are only counted."""
-    file = _ClaudeFile(Lines(stream, is_claude_record))
-    for found in file.lines:
-        file.take(found)
-    return [file.finish]
 
 
 def claude_family(record: Json) -> tuple[str, str | None] | None:
@@ -1459,14 +1530,6 @@ class _MessagesFile:
 def _tokens_of(record: Json) -> int | None:
     tokens = record.get("tokens")
     return tokens if type(tokens) is int and 0 <= tokens <= timeline.TOKENS_MAX else None
-
-
-def read_messages(stream: BinaryIO) -> list[Draft]:
-    """The one conversation of a file of the simple form."""
-    file = _MessagesFile(Lines(stream, is_message_record))
-    for found in file.lines:
-        file.take(found)
-    return [file.finish]
 
 
 # ================================================================================================
@@ -1948,6 +2011,7 @@ class _CodexFile(_Records):
 
     def finish(self, known: Known) -> Transcript:
         """The transcript. `known` gives the node that carries a native id already."""
+        said = len(self.out.entries)
         self._say_heard()
         self._end_thoughts()
         entries, self.out.entries = self.out.entries, []
@@ -1962,6 +2026,8 @@ class _CodexFile(_Records):
                 self._split(entry, known)
             moved.append(len(self.out.entries))
             self.out.entries.append(entry)
+        if said < len(entries):
+            self.out.loose = moved[said]  # only heard or thought of: what it leads to may follow
         if entries:
             self.out.active = moved[self.tip] if self.tip >= 0 else None
         return self.out
@@ -2108,14 +2174,6 @@ def _codex_result(said: Json, call: str) -> Json:
     else:
         block["content"] = output if isinstance(output, str) else compact_json(output)
     return block
-
-
-def read_codex(stream: BinaryIO) -> list[Draft]:
-    """The one conversation of a rollout file."""
-    file = _CodexFile(Lines(stream, is_codex_record))
-    for found in file.lines:
-        file.take(found)
-    return [file.finish]
 
 
 def codex_family(record: Json) -> tuple[str, str | None] | None:
@@ -2464,14 +2522,6 @@ def _pi_block(block: object) -> Json:
     return block
 
 
-def read_pi(stream: BinaryIO) -> list[Draft]:
-    """The one conversation of a pi session file."""
-    file = _PiFile(Lines(stream, is_pi_record))
-    for found in file.lines:
-        file.take(found)
-    return [file.finish]
-
-
 # ================================================================================================
 # 11. Gemini
 #
@@ -2542,7 +2592,7 @@ class _GeminiFile(_Records):
 
     __slots__ = ("begun", "by_id", "list", "places", "prints", "tip", "whole")
 
-    def __init__(self, lines: Lines, whole: Json | None) -> None:
+    def __init__(self, lines: Lines, whole: Json | None = None) -> None:
         super().__init__("gemini", lines)
         self.whole = whole  # a session that is one JSON object
         self.by_id: dict[str, int] = {}  # id, or another one of the same message -> entry
@@ -2768,6 +2818,8 @@ class _GeminiFile(_Records):
             entry.node = known(entry.id)
         if self.out.entries:
             self.out.active = self.tip if self.tip >= 0 else None
+            if self.out.entries[-1].compaction is None:
+                self.out.loose = len(self.out.entries) - 1
         return self.out
 
     def content(self, entry: Entry) -> Content:
@@ -3026,25 +3078,19 @@ def _cut_short(text: str) -> Any:
         return None
 
 
-def read_gemini(stream: BinaryIO) -> list[Draft]:
-    """The one conversation of a session file or of a saved chat."""
+def read_gemini(stream: BinaryIO) -> list[Draft] | None:
+    """The one conversation of a session, or of a saved chat, that is one JSON value; None where the
+    file is lines."""
     whole = whole_json(stream)
-    draft: _GeminiFile | _GeminiChat | None = None
-    if whole is not None and is_gemini_document(whole.value):
-        draft = _whole_gemini(whole)
-    if draft is None or whole is None:
-        file = _GeminiFile(Lines(stream, is_gemini_record), None)
-        for found in file.lines:
-            file.take(found)
-        return [file.finish]
+    if whole is None or not is_gemini_document(whole.value):
+        return None
+    draft = _whole_gemini(whole)
     if whole.mended:
         draft.out.notes.add("lone surrogate", "half a character, now U+FFFD")
     return [draft.finish]
 
 
 def _whole_gemini(whole: _Whole) -> _GeminiFile | _GeminiChat:
-    import io
-
     value = whole.value
     draft: _GeminiFile | _GeminiChat
     if isinstance(value, dict) and isinstance(value.get("messages"), list):
@@ -4946,50 +4992,59 @@ def _document_json(raw: bytes, where: str) -> object:
 class Format:
     """One reader. `accepts` tells its records from those of others, by content alone; `family`
     says of a record which session it is of, and of which that is a fork (None: nothing does).
-    `whole`: its files are JSON documents, not lines. `grows`: its client adds to the last answer
-    until something follows. `value`: tells a file that is one JSON value.
+    `whole`: its files are JSON documents, not lines. `value`: tells a file that is one JSON value.
 
-    `read` takes in a conversation after the other and asks no database. It gives a draft of each,
-    which makes the transcript, once, from `known`: the node that carries a native id already.
-    `document` reads what is no transcript but a tree.
+    `reader` takes in the records of a file of lines, which hold one conversation; `talks` the
+    conversations of a file of documents, one after the other (None: this one is lines). Neither
+    asks a database: each gives drafts, which make the transcript, once, from `known`: the node that
+    carries a native id already. `document` reads what is no transcript but a tree.
     """
 
-    __slots__ = ("accepts", "document", "family", "grows", "name", "read", "value", "whole")
+    __slots__ = ("accepts", "document", "family", "name", "reader", "talks", "value", "whole")
 
     def __init__(
         self,
         name: str,
         accepts: Callable[[Json], bool],
-        read: Callable[[BinaryIO], Iterable[Draft]],
+        reader: Callable[[Lines], Reader] | None = None,
         family: Callable[[Json], tuple[str, str | None] | None] | None = None,
-        whole: bool = False,
+        talks: Callable[[BinaryIO], Iterable[Draft] | None] | None = None,
         document: Callable[[BinaryIO], Document] | None = None,
-        grows: bool = False,
         value: Callable[[object], bool] | None = None,
     ) -> None:
-        self.value = value
-        self.grows = grows
-        self.document = document
         self.name = name
         self.accepts = accepts
-        self.read = read
+        self.reader = reader
         self.family = family
-        self.whole = whole
+        self.talks = talks
+        self.whole = reader is None
+        self.document = document
+        self.value = value
+
+    def read(self, stream: BinaryIO) -> Iterable[Draft]:
+        """A draft of each conversation that `stream` holds."""
+        drafts = self.talks(stream) if self.talks is not None else None
+        if drafts is not None or self.reader is None:
+            return drafts or ()
+        reader = self.reader(Lines(stream, self.accepts))
+        for found in reader.lines:
+            reader.take(found)
+        return [reader.finish]
 
 
-TIMELINE_JSON = Format("timeline-json", lambda _: False, lambda _: [], document=Document)
-_OPENAI = Format("openai", lambda r: array_dialect(r) == "openai", read_openai, whole=True)
+TIMELINE_JSON = Format("timeline-json", lambda _: False, document=Document)
+_OPENAI = Format("openai", lambda r: array_dialect(r) == "openai", talks=read_openai)
 FORMATS = (
-    Format("claude-code", is_claude_record, read_claude_code, claude_family, grows=True),
-    Format("codex", is_codex_record, read_codex, codex_family),
-    Format("pi", is_pi_record, read_pi),
-    Format("gemini", is_gemini_record, read_gemini, value=is_gemini_document, grows=True),
-    Format("messages", is_message_record, read_messages),
-    Format("chatgpt", is_chatgpt_talk, read_chatgpt, whole=True),
-    Format("claude-ai", is_claude_ai_talk, read_claude_ai, whole=True),
-    Format("opencode", is_opencode_talk, read_opencode, whole=True),
+    Format("claude-code", is_claude_record, _ClaudeFile, claude_family),
+    Format("codex", is_codex_record, _CodexFile, codex_family),
+    Format("pi", is_pi_record, _PiFile),
+    Format("gemini", is_gemini_record, _GeminiFile, talks=read_gemini, value=is_gemini_document),
+    Format("messages", is_message_record, _MessagesFile),
+    Format("chatgpt", is_chatgpt_talk, talks=read_chatgpt),
+    Format("claude-ai", is_claude_ai_talk, talks=read_claude_ai),
+    Format("opencode", is_opencode_talk, talks=read_opencode),
     _OPENAI,
-    Format("anthropic", lambda r: array_dialect(r) == "anthropic", read_anthropic, whole=True),
+    Format("anthropic", lambda r: array_dialect(r) == "anthropic", talks=read_anthropic),
     TIMELINE_JSON,
 )
 
@@ -5191,7 +5246,7 @@ class _Layout:
 
     def _put(self, index: int) -> None:
         entry = self.entries[index]
-        if entry.away:
+        if entry.away or entry.held:
             return
         above = entry.parent
         call = above if above >= 0 and self.entries[above].calls else self.chain_of.get(above)
@@ -5416,10 +5471,12 @@ ESTIMATOR = "wide"  # of imported timelines
 
 class _Settings:
     """What the caller asked for; `progress` gets a line for people now and then. `timelines`:
-    how many there were before a dry run. `ids` takes which node of a document became which."""
+    how many there were before a dry run. `ids` takes which node of a document became which.
+    `until`: when to stop, as time.monotonic tells it; the rest is for the next time."""
 
     __slots__ = (
-        "attachments", "dry_run", "hold", "ids", "into", "progress", "project", "timelines",
+        "attachments", "dry_run", "hold", "ids", "into", "progress", "project", "reads_on",
+        "reads_until", "timelines", "until",
     )  # fmt: skip
 
     def __init__(
@@ -5432,12 +5489,20 @@ class _Settings:
     ) -> None:
         self.ids = ids
         self.hold = False  # leave out what its client may still add to
+        self.reads_on = False  # begin a file where it was read to last time
+        self.until: float | None = None
+        self.reads_until: float | None = None  # and when to stop reading, and write
         self.project: str | None = None  # only conversations in this folder or below
         self.into = into
         self.dry_run = dry_run
         self.attachments = attachments
         self.progress = progress
         self.timelines = 0
+
+    def is_over(self, reading: bool = False) -> bool:
+        """Whether the time is up."""
+        until = self.reads_until if reading else self.until
+        return until is not None and time.monotonic() >= until
 
 
 class _TreeGround(Ground):
@@ -5664,9 +5729,9 @@ class _Landing:
     """Writes the plan of one transcript into timeline `tl`, and counts what it wrote."""
 
     __slots__ = (
-        "bases", "branches", "copied", "created", "db", "ground", "leaves", "nodes", "oversize",
-        "own", "own_base", "plan", "session", "settings", "summaries", "tl", "transcript", "tx",
-        "waiting",
+        "bases", "branches", "copied", "created", "db", "ground", "is_whole", "leaves", "nodes",
+        "oversize", "own", "own_base", "plan", "session", "settings", "summaries", "tl",
+        "transcript", "tx", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -5693,6 +5758,7 @@ class _Landing:
         self.bases: dict[int, str] = {}  # of leaves, what the branch is to be called
         self.own_base = ""
         self.waiting = 0  # characters not committed yet
+        self.is_whole = True  # until the time is up before all is written
         self.copied = self.oversize = self.summaries = self.branches = 0
 
     # -- nodes -------------------------------------------------------------------------------------
@@ -5717,8 +5783,15 @@ class _Landing:
             if self.settings.progress is not None and number and number % PROGRESS_EVERY == 0:
                 self.settings.progress(f"{path}: {number} of {len(steps)} messages")
             full = number - begun >= CHUNK_NODES or self.waiting >= CHUNK_CHARS
+            over = number % HURRY_NODES == 0 and self.settings.is_over()
             # A summary and its copies belong together: a copy is never missing behind it.
-            if full and not last and steps[number + 1].kind != COPY and not self.settings.dry_run:
+            if last or steps[number + 1].kind == COPY or self.settings.dry_run:
+                continue
+            if over:
+                self._settle()
+                self.is_whole = False
+                return
+            if full:
                 self._settle()
                 self.tx.commit()
                 begun, self.waiting = number, 0
@@ -5983,25 +6056,31 @@ class _Landing:
     def row(self, tx: Importing) -> Json:
         """What became of each record of the transcript. `tx` only answers questions: comparing
         what is known with what is stored takes as long as the file is large."""
-        transcript, counts = self.transcript, self.transcript.counts
+        transcript, counts = (
+            self.transcript,
+            self.transcript.counts.since(self.transcript.settled.counts),
+        )
         added = folded = known = changed = 0
         for entry in transcript.entries:
-            pieces = len(entry.pieces)
+            new = sum(map(transcript.settled.is_new, entry.pieces))
+            if entry.held or not new:
+                continue
             if entry.node is None and not entry.away:
                 added += 1
-                folded += pieces - 1
+                folded += new - 1
             elif entry.node is not None and self._is_changed(tx, entry, entry.node):
                 changed += 1
-                known += pieces - 1
+                known += new - 1
             else:
-                known += pieces
+                known += new
         transcript.note_gaps()
+        pending = counts.pending + len(transcript.pending)
         return {
             "timeline_id": self._shown_id(),
             "title": transcript.title,
             "format": transcript.format,
             "session": transcript.session,
-            "records": counts.records,
+            "records": counts.records + len(transcript.settled.pending),
             "added": added,
             "folded": folded,
             "known": known + sum(counts.known.values()),
@@ -6010,7 +6089,7 @@ class _Landing:
             "skipped": sum(counts.skipped.values()),
             "sidechain": counts.sidechain,
             "bad": counts.bad,
-            "pending": counts.pending,
+            "pending": pending,
             "copied": self.copied,
             "oversize": self.oversize,
             "branches": self.branches,
@@ -6960,7 +7039,7 @@ def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Setting
         settings.timelines = len(tx.timelines())
         batch = _Batch(*_survey(paths, format))
         while batch.queue:
-            with batch.open_next() as file:
+            with batch.open_next(db, settings) as file:
                 while batch.read_more(file):
                     file.bring_in(db, tx, settings)
                     batch.take_rows(file, tx)
@@ -6981,12 +7060,13 @@ class _Batch:
     def bring_in_all(self, db: Database, settings: _Settings, key: str | None) -> Json:
         """Read and write every file, each as a transaction of its own; the result."""
         while self.queue:
-            with self.open_next() as file:
+            with self.open_next(db, settings) as file:
                 while self.read_more(file):
                     with db.importing(key) as tx:
                         if tx.earlier is not None:  # the same request, carried out meanwhile
                             return tx.earlier
                         file.bring_in(db, tx, settings)
+                    file.keep_place()
                     if file.landings:
                         with db.importing(dry_run=True) as questions:
                             self.take_rows(file, questions)
@@ -6998,10 +7078,10 @@ class _Batch:
                 tx.remember(self.result)
         return self.result
 
-    def open_next(self) -> _File:
+    def open_next(self, db: Database, settings: _Settings) -> _File:
         """The next file; one that cannot be opened holds nothing."""
         item = self.queue.pop()
-        file = _File(self, item)
+        file = _File(self, item, db, settings)
         self._try(item, file.open)
         return file
 
@@ -7030,7 +7110,10 @@ class _Batch:
         """Add what became of a file's records to the result."""
         for landing in file.landings:
             row = landing.row(tx)
-            if row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
+            if isinstance(landing, _Landing) and landing.transcript.settled.offset:
+                file.rows += 1  # only its end was read now
+                self.result["timelines"].append(row)
+            elif row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
                 self.leave_out(file.item, "only records of a subagent, which belong to a session")
             elif row["bad"] and row["bad"] == row["records"]:
                 assert isinstance(landing, _Landing)  # what is planted is whole
@@ -7067,11 +7150,14 @@ class _File:
     left. `rows` counts the rows it has in the result, `poor` keeps those that hold nothing."""
 
     __slots__ = (
-        "_batch", "_left", "_stream", "document", "drafts", "item", "landings", "poor", "rows",
+        "_batch", "_by_line", "_db", "_left", "_settings", "_stream", "document", "drafts", "item",
+        "landings", "poor", "rows",
     )  # fmt: skip
 
-    def __init__(self, batch: _Batch, item: _Item) -> None:
+    def __init__(self, batch: _Batch, item: _Item, db: Database, settings: _Settings) -> None:
         self._batch = batch
+        self._db = db
+        self._settings = settings
         self.item = item
         self.drafts: list[Draft] = []
         self.document: Document | None = None  # until it was brought in
@@ -7079,17 +7165,30 @@ class _File:
         self.rows = 0
         self.poor: list[tuple[Json, str]] = []
         self._stream: BinaryIO | None = None
+        self._by_line: _ByLine | None = None
         self._left: Iterator[Draft] = iter(())
 
     def open(self) -> None:
         """Get ready to read."""
-        assert self.item.format is not None
+        format = self.item.format
+        assert format is not None
         self._stream = self.item.open()
         assert self._stream is not None
         try:
-            if self.item.format.document is not None:
-                self.document = self.item.format.document(self._stream)
-            self._left = iter(self.item.format.read(self._stream))
+            if format.document is not None:
+                self.document = format.document(self._stream)
+                return
+            by_line = talks = None
+            if format.reader is not None:
+                kept = self._settings.reads_on and self.item.member is None
+                bookmark = _Bookmark(self._db, self.item) if kept else None
+                by_line = _ByLine(format, self._stream, bookmark)
+            if format.talks is not None and not (by_line is not None and by_line.went_on):
+                talks = format.talks(self._stream)
+            if talks is None and by_line is not None:
+                self._by_line = by_line
+                talks = by_line.read(self.item.path, self._settings)
+            self._left = iter(talks or ())
         except BaseException:
             self._stream.close()
             raise
@@ -7101,6 +7200,13 @@ class _File:
             self.drafts.append(draft)
             if len(self.drafts) == CONVERSATIONS_AT_ONCE:
                 break
+
+    def keep_place(self) -> None:
+        """Once all that was read is written, remember how far that was."""
+        if self._by_line is not None and all(
+            isinstance(each, _Landing) and each.is_whole for each in self.landings
+        ):
+            self._by_line.keep()
 
     def __enter__(self) -> _File:
         return self
@@ -7136,8 +7242,8 @@ class _File:
             project = settings.project
             if project is not None and not timeline.is_below(transcript.cwd, project):
                 continue
-            if settings.hold and item.format.grows:
-                hold_back(transcript)
+            if settings.hold or (self._by_line is not None and self._by_line.more):
+                hold_back(transcript, known)
             landing = _bring_in(db, tx, transcript, item, settings)
             self.landings.append(landing)
             waiting += landing.waiting
@@ -7146,19 +7252,195 @@ class _File:
                 waiting = 0
 
 
-def hold_back(transcript: Transcript) -> None:
-    """Leave out the last answer with its results while nothing follows it and no node carries it:
-    its client may still write more pieces of it."""
+class _ByLine:
+    """The reading of a file of lines, from where `bookmark` stands, if there is one. `more`: the
+    time was up before its end."""
+
+    __slots__ = ("_bookmark", "_lines", "_reader", "more", "went_on")
+
+    def __init__(self, format: Format, stream: BinaryIO, bookmark: _Bookmark | None) -> None:
+        assert format.reader is not None
+        self._bookmark = bookmark
+        self._lines = Lines(stream, format.accepts)
+        self.more = False
+        reader = None if bookmark is None else bookmark.find(self._lines, format)
+        self.went_on = reader is not None
+        self._reader = reader or format.reader(self._lines)
+
+    def read(self, path: str, settings: _Settings) -> Iterator[Draft]:
+        """The one conversation, with all that is there or that there is time for."""
+        begin = told = self._lines.next[0]
+        is_noted = False
+        for found in self._lines.since(*self._lines.next):
+            place = self._lines.next[0]
+            if found.index == 0:
+                # Some of it in any case, or it would never come to an end.
+                if place - begin >= HURRY_BYTES and settings.is_over(reading=True):
+                    self.more = True
+                    break
+                if settings.progress is not None and place - told >= PROGRESS_BYTES:
+                    told = place
+                    settings.progress(f"{path}: {place >> 20} MB read")
+                if not found.ended:
+                    self._note()
+                    is_noted = True
+            if found.torn and settings.hold:
+                # The rest of it is being written.
+                self._reader.out.counts.records += 1
+                self._reader.out.counts.pending += 1
+            else:
+                self._reader.take(found)
+        if not is_noted:
+            self._note()
+        yield self._reader.finish
+
+    def _note(self) -> None:
+        if self._bookmark is not None:
+            self._bookmark.note(self._lines, self._reader)
+
+    def keep(self) -> None:
+        """All that was read is written: next time, read what comes then."""
+        if self._bookmark is not None:
+            self._bookmark.keep(self._reader.out.pending)
+
+
+_BOOKMARKS = "read-"  # how the names of their files begin
+# What a program keeps, only the very same can use.
+_PROGRAM = f"{sys.version_info[:2]} {os.stat(__file__).st_mtime_ns} {os.stat(__file__).st_size}"
+
+
+# What makes up a reader; nothing else is made when one is thawed.
+_OF_READERS: dict[str, type] = {
+    each.__name__: each
+    for each in (
+        _Boundary, _ClaudeFile, _CodexFile, _GeminiFile, _Heard, _MessagesFile, _PiFile, _PiLink,
+        _Raw, Compaction, Counts, Entry, Notes, Piece, Settled, Transcript, set,
+    )
+}  # fmt: skip
+
+
+def _frozen(reader: Reader) -> bytes:
+    """What the reader knows, but for the stream."""
+    import pickle
+
+    lines, read = reader.lines, reader.out.read
+    del reader.lines, reader.out.read
+    try:
+        return pickle.dumps(reader, 5)
+    finally:
+        reader.lines, reader.out.read = lines, read
+
+
+def _thawed(state: bytes) -> Reader:
+    """What `_frozen` made bytes of, without a stream.
+
+    Raises:
+        ValueError: it names something else.
+    """
+    import pickle
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> type:
+            if name not in _OF_READERS or _OF_READERS[name].__module__ != module:
+                raise ValueError(f"{module}.{name} is of no reader")
+            return _OF_READERS[name]
+
+    try:
+        return Unpickler(io.BytesIO(state)).load()  # type: ignore[no-any-return]
+    except Exception as error:  # noqa: BLE001  # by pickle's manual, any of them may come
+        raise ValueError(f"no reader: {error!r:.200}") from None
+
+
+class _Bookmark:
+    """How far a file was read, and what its reader knew there: the file may be gigabytes, and a
+    hook looks at it after each answer. Kept beside the index, and as easily lost: then the file is
+    read from its beginning. So is one that shrank, or that is another one now."""
+
+    __slots__ = ("_db", "_item", "_name", "_state", "_told")
+
+    def __init__(self, db: Database, item: _Item) -> None:
+        self._db = db
+        self._item = item
+        self._name = f"{_BOOKMARKS}{sha256(item.place().encode())[:32]}"
+        self._told: Json = {}
+        self._state = b""
+
+    def find(self, lines: Lines, format: Format) -> Reader | None:
+        """The reader as it was, if all still is as it was then; `lines` goes on from there."""
+        raw = self._db.read_note(self._name) or b""
+        head, _, state = raw.partition(b"\n")
+        try:
+            told = json.loads(head)
+            if (
+                told["facts"] != self._describe(lines, *told["facts"]["next"])
+                or told["format"] != format.name
+                or told["state"] != sha256(state)
+                or not self._db.holds(told["mark"])
+            ):
+                return None
+            reader = _thawed(state)
+            pending = {(offset, index) for offset, index in told["pending"]}
+        except (ValueError, KeyError, TypeError, OSError):
+            return None
+        lines.next = told["facts"]["next"]
+        reader.lines = lines
+        reader.out.read = reader.content
+        reader.out.notes = Notes()
+        reader.out.settled = Settled(lines.next[0], pending, reader.out.counts.since(Counts()))
+        return reader
+
+    def _describe(self, lines: Lines, offset: int, line: int) -> Json:
+        """What tells whether the file is the one that was read up to `offset`."""
+        told = os.stat(self._item.file)
+        return {
+            "program": _PROGRAM,
+            "place": self._item.place(),
+            "file": [told.st_dev, told.st_ino],
+            "next": [offset, line],
+            "begin": sha256(lines.bytes_before(min(offset, BLANK_BYTES))),
+            "end": sha256(lines.bytes_before(offset)),
+        }
+
+    def note(self, lines: Lines, reader: Reader) -> None:
+        """Remember, until `keep`, that all before `lines.next` was read, and what came of it."""
+        offset, line = lines.next
+        recent = time.time() - os.stat(self._item.file).st_mtime < PLACE_DAYS * 86_400
+        if offset < PLACE_BYTES_MIN or not recent:
+            return
+        self._told = {"facts": self._describe(lines, offset, line), "format": reader.out.format}
+        self._state = _frozen(reader)
+
+    def keep(self, pending: Iterable[Piece]) -> None:
+        """Keep what was noted; `pending` is what of it was held back."""
+        if not self._state:
+            return
+        end = self._told["facts"]["next"][0]
+        told = {
+            **self._told,
+            "state": sha256(self._state),
+            "mark": self._db.mark(),
+            "pending": [[each.offset, each.index] for each in pending if each.offset < end],
+        }
+        self._db.write_note(self._name, compact_json(told).encode() + b"\n" + self._state)
+        self._state = b""
+
+
+def hold_back(transcript: Transcript, known: Known) -> None:
+    """Mark what is to wait: what its client may still add to, and messages whose parent may yet be
+    written, with all that hangs on them. What a node carries already does not wait."""
     entries = transcript.entries
-    first = len(entries) - 1
-    while first >= 0 and entries[first].results:
-        first -= 1
-    if first < 0 or entries[first].role != "assistant" or entries[first].node is not None:
-        return
-    transcript.counts.pending += sum(len(entry.pieces) for entry in entries[first:])
-    if transcript.active is not None and transcript.active >= first:
-        transcript.active = entries[first].parent if entries[first].parent >= 0 else None
-    del entries[first:]
+    loose = len(entries) if transcript.loose is None else transcript.loose
+    for index in creation_order([entry.parent for entry in entries]):
+        entry = entries[index]
+        waits = index >= loose or (entry.parent >= 0 and entries[entry.parent].held)
+        if entry.gap is not None and entry.wanted is not None:
+            waits = waits or known(entry.wanted) is None
+        entry.held = waits and entry.node is None
+        if entry.held:
+            transcript.pending += entry.pieces
+    while transcript.active is not None and entries[transcript.active].held:
+        above = entries[transcript.active].parent
+        transcript.active = above if above >= 0 else None
 
 
 # -- what the agents on this machine wrote ---------------------------------------------------------
@@ -7193,7 +7475,10 @@ class _Sources:
         self.db = db
         self.unchanged = 0
         self.names: dict[str, str] = {}  # path as it is shown -> links resolved
-        note = db.read_note("sources")
+        try:
+            note = json.loads(db.read_note("sources") or b"null")
+        except (ValueError, RecursionError):
+            note = None
         known = isinstance(note, dict) and isinstance(note.get("mark"), str)
         files = note.get("files") if known and db.holds(note["mark"]) else None
         self.files: Json = files if isinstance(files, dict) else {}
@@ -7218,7 +7503,9 @@ class _Sources:
     def save(self, unread: Sequence[Json]) -> None:
         for each in unread:
             self.files.pop(self.names.get(each["path"], ""), None)
-        self.db.write_note("sources", {"mark": self.db.mark(), "files": self.files})
+        note = {"mark": self.db.mark(), "files": self.files}
+        self.db.write_note("sources", compact_json(note).encode())
+        self.db.forget_notes(_BOOKMARKS, PLACE_DAYS)
 
 
 def sync(
@@ -7238,7 +7525,7 @@ def sync(
     `changed_after`: Unix seconds; older files are left alone.
     """
     settings = _Settings(progress=progress)
-    settings.hold = True
+    settings.hold = settings.reads_on = True
     settings.project = None if project is None else os.path.abspath(project)
     if key is not None:
         with db.importing(key, dry_run=True) as tx:
@@ -7474,7 +7761,6 @@ class _StorageItem(_Item):
         self.parts: dict[str, dict[str, _Item]] = {}
 
     def open(self) -> Any:
-        import io
 
         id = next(iter(self.messages), None)
         info = _piece_in(self.session) if self.session is not None else None

@@ -1,0 +1,288 @@
+"""A transcript that is synced while it grows ends as one import of it does, and only what was
+added to it is read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timeline
+import timeline_import as ti
+
+Json = dict[str, Any]
+SAMPLES = Path(__file__).resolve().parents[1] / "samples"
+CLIENTS = ("claude-code", "codex", "pi", "gemini")
+FILES = [
+    str(path.relative_to(SAMPLES))
+    for client in CLIENTS
+    for path in sorted((SAMPLES / client).rglob("*.jsonl"))
+]
+
+
+class Source:
+    """A file that a client writes to, and the database it is synced into."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "sessions" / "rollout.jsonl"
+        self.file.parent.mkdir()
+        self.database = timeline.Database(str(folder / "t.db"), via="import")
+
+    def add(self, data: bytes) -> None:
+        with self.file.open("ab") as file:
+            file.write(data)
+
+    def sync(self) -> list[Json]:
+        """The rows of what changed."""
+        result = ti.sync(self.database, {"claude-code": [str(self.file.parent)]})
+        for row in result["timelines"]:
+            check_sum(row)
+        return list(result["timelines"])
+
+    def end(self) -> None:
+        """What the last import at the end of a session brings in."""
+        ti.import_paths(self.database, [str(self.file)])
+
+    def bookmarks(self) -> list[Path]:
+        return sorted(Path(f"{self.database.path}.index").glob("read-*"))
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
+    made = Source(tmp_path)
+    yield made
+    made.database.close()
+
+
+def check_sum(row: Json) -> None:
+    parts = (
+        "added", "folded", "known", "changed", "hidden", "skipped", "sidechain", "bad", "pending",
+    )  # fmt: skip
+    assert row["records"] == sum(row[part] for part in parts), row
+
+
+def shape(base: timeline.Database) -> Json:
+    """Everything that hangs together, whatever order it was made in and whatever branches are
+    called."""
+    signs: dict[str | None, Any] = {"n0": ()}
+    inner, summaries = set(), []
+    for row in reversed(base.run("list")):
+        where = {"timeline_id": row["timeline_id"]}
+        summaries += [(e["node"], e["from"], e["to"]) for e in base.run("summaries", where)]
+    for number in range(1, len(base.refresh().rows) + 1):
+        node = base.run("node", {"node": f"n{number}"})
+        source = node["source"] or {}
+        sign = (
+            hash(signs[node["parent"]]), node["role"], node["text"], source.get("id"),
+            source.get("kind"), source.get("gap"), "copy_of" in source,
+        )  # fmt: skip
+        signs[node["node"]] = sign
+        inner.add(node["parent"])
+    heads = [
+        (row["title"], signs[each["head"]])
+        for row in base.run("list")
+        for each in base.run("branches", {"timeline_id": row["timeline_id"]})
+        if each["name"] == "main"
+    ]
+    return {
+        "nodes": sorted(map(repr, signs.values())),
+        "leaves": sorted(repr(signs[node]) for node in signs if node != "n0" and node not in inner),
+        "summaries": sorted(repr([signs[end] for end in each]) for each in summaries),
+        "main": sorted(map(repr, heads)),
+    }
+
+
+def once(source: Source, folder: Path) -> Json:
+    base = timeline.Database(str(folder / "once.db"), via="import")
+    ti.import_paths(base, [str(source.file)])
+    found = shape(base)
+    base.close()
+    return found
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["from the start", "from where it stopped"])
+@pytest.mark.parametrize("name", FILES)
+def test_after_each_half_and_whole_line(
+    source: Source, tmp_path: Path, name: str, whole: bool
+) -> None:
+    records = 0
+    for each in (SAMPLES / name).read_bytes().splitlines(keepends=True):
+        source.add(each[: len(each) // 2])
+        source.sync()
+        source.add(each[len(each) // 2 :])
+        records += len(source.sync())
+        if whole:
+            for bookmark in source.bookmarks():
+                bookmark.unlink()
+    assert records
+    source.end()
+    assert shape(source.database) == once(source, tmp_path)
+
+
+def chain(count: int, text: str = "words ", first: int = 0) -> bytes:
+    """Lines of a talk of one user with one agent."""
+    lines = []
+    for number in range(first, first + count):
+        role = "user" if number % 2 == 0 else "assistant"
+        record = {
+            "type": role, "uuid": f"u{number}", "parentUuid": f"u{number - 1}" if number else None,
+            "sessionId": "s", "message": {"role": role, "id": f"m{number}", "content": [
+                {"type": "text", "text": f"{number} {text * 40}"}]},
+        }  # fmt: skip
+        lines.append(ti.compact_json(record) + "\n")
+    return "".join(lines).encode()
+
+
+def overwrite(path: Path, begin: int, end: int) -> None:
+    """Put other bytes there, as long, in the same file."""
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(b"?" * (end - begin))
+
+
+def test_what_was_read_is_not_read_again(source: Source) -> None:
+    source.add(chain(100))
+    assert source.sync()[0]["added"] == 99
+    size = source.file.stat().st_size
+    overwrite(source.file, ti.BLANK_BYTES, size - ti.BLANK_BYTES)
+    source.add(chain(2, first=100))
+    (row,) = source.sync()
+    assert (row["records"], row["added"], row["pending"], row["bad"]) == (3, 2, 1, 0)
+    assert row["warnings"] == []
+
+
+@pytest.mark.parametrize("where", ["begin", "end"])
+def test_another_file_is_read_whole(source: Source, where: str) -> None:
+    source.add(chain(100))
+    source.sync()
+    size = source.file.stat().st_size
+    overwrite(source.file, *((0, 100) if where == "begin" else (size - 100, size)))
+    source.add(b"\n" + chain(2, first=100))
+    (row,) = source.sync()
+    assert row["bad"] > 0
+    assert row["records"] > 90
+
+
+def test_a_file_that_shrank_or_was_replaced_is_read_whole(source: Source) -> None:
+    source.add(chain(100))
+    source.sync()
+    data = source.file.read_bytes()
+    source.file.write_bytes(data[: len(data) // 2])
+    assert source.sync()[0]["known"] > 40
+    copy = source.file.with_name("copy")
+    copy.write_bytes(data + chain(1, first=100))
+    copy.replace(source.file)
+    (row,) = source.sync()
+    assert (row["known"], row["added"]) == (99, 2)
+
+
+@pytest.mark.parametrize("how", ["older", "other", "purged", "moved index"])
+def test_a_bookmark_is_for_one_database(source: Source, tmp_path: Path, how: str) -> None:
+    path = source.database.path
+    source.add(chain(100))
+    empty = timeline.Database(path)
+    empty.run("create")
+    before = Path(path).read_bytes()
+    source.sync()
+    if how == "purged":
+        source.database.run("compact", {"purge": ["n5"]})
+    elif how == "moved index":
+        shutil.rmtree(f"{path}.index")
+    else:
+        source.database.close()
+        Path(path).write_bytes(before)
+        if how == "other":
+            Path(path).unlink()
+        source.database = timeline.Database(path, via="import")
+    empty.close()
+    source.add(chain(2, first=100))
+    source.sync()
+    source.end()
+    texts = [row["text"] for row in source.database.run("context", {
+        "timeline_id": source.database.run("list")[0]["timeline_id"]})]  # fmt: skip
+    assert len(texts) == 102
+    assert [text.split(" ")[0] for text in texts if text] == [
+        str(number) for number in range(102) if how != "purged" or number != 4
+    ]
+
+
+def test_a_damaged_or_foreign_bookmark_is_not_used(source: Source, tmp_path: Path) -> None:
+    import pickle
+
+    source.add(chain(30))
+    source.sync()
+    (mark,) = source.bookmarks()
+    good = mark.read_bytes()
+    state = good.partition(b"\n")[2]
+
+    class Hostile:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path}/hostile",)
+
+    hostile = pickle.dumps(Hostile())
+    told = good.partition(b"\n")[0].replace(ti.sha256(state).encode(), ti.sha256(hostile).encode())
+    bad = [b"", b"\n", b"{}\n", good[:-1], good[: len(good) // 2], told + b"\n" + hostile]
+    bad += [
+        good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+        for at in range(0, len(good), len(good) // 40)
+    ]
+    for number, each in enumerate(bad):
+        mark.write_bytes(each)
+        source.add(chain(2, first=30 + 2 * number))
+        (row,) = source.sync()
+        assert row["added"] == 2, (number, row)
+        assert row["records"] == 32 + 2 * number, "it was read whole"
+    assert not (tmp_path / "hostile").exists()
+
+
+def test_a_small_or_old_file_has_no_bookmark(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.add(chain(10))
+    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1 << 20)
+    source.sync()
+    assert source.bookmarks() == []
+    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
+    source.add(chain(2, first=10))
+    os.utime(source.file, (1_000_000, 1_000_000))
+    source.sync()
+    assert source.bookmarks() == []
+    source.add(chain(2, first=12))
+    source.sync()
+    (mark,) = source.bookmarks()
+    os.utime(mark, (1_000_000, 1_000_000))
+    other = source.file.with_name("other.jsonl")
+    other.write_bytes(chain(2))
+    source.sync()
+    assert mark not in source.bookmarks(), "kept for as long as it is of use"
+
+
+def test_messages_wait_for_parents_that_are_not_written_yet(source: Source) -> None:
+    lines = chain(8).splitlines(keepends=True)
+    source.add(b"".join(lines[:3] + lines[5:]))
+    (row,) = source.sync()
+    assert (row["added"], row["pending"]) == (3, 3)
+    assert row["warnings"] == []
+    source.add(lines[3])
+    (row,) = source.sync()
+    assert (row["added"], row["pending"]) == (0, 4), "nothing follows this answer in the file"
+    source.add(lines[4])
+    (row,) = source.sync()
+    assert (row["added"], row["pending"]) == (5, 0)
+    source.end()
+    texts = [row["text"].split(" ")[0] for row in source.database.run("context")]
+    assert texts == list("01234567")
+
+
+def test_a_gap_is_declared_at_the_end_alone(source: Source) -> None:
+    lines = chain(6).splitlines(keepends=True)
+    source.add(b"".join(lines[:2] + lines[3:]))
+    assert source.sync()[0]["pending"] == 3
+    source.end()
+    texts = [row["text"].split(" ")[0] for row in source.database.run("context")]
+    assert texts == list("01345")
