@@ -6973,7 +6973,8 @@ class NodeFacts:
 
 def _answers_another(blocks: Sequence[Json]) -> bool:
     """Whether the blocks of a message hold the result of a call that is not among them."""
-    calls = {block.get("id") for block in blocks if block.get("type") == "tool_use"}
+    # A list, since a damaged id may be anything.
+    calls = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
     results = [block for block in blocks if block.get("type") == "tool_result"]
     return any(block.get("tool_use_id") not in calls for block in results)
 

@@ -2899,7 +2899,8 @@ def _gemini_result(result: object) -> object:
             answers.append(_text_block(_gemini_answer(said.get("response"))))
         else:
             answers += _gemini_parts(part)
-    return answers[0]["text"] if len(answers) == 1 and answers[0]["type"] == "text" else answers
+    alone = answers[0] if len(answers) == 1 and answers[0].get("type") == "text" else {}
+    return alone["text"] if isinstance(alone.get("text"), str) else answers
 
 
 def _gemini_answer(response: object) -> str:

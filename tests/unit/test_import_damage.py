@@ -276,6 +276,32 @@ def test_twisted_records_at_length(bench: Bench, data: bytes, first: int) -> Non
         bench.tree(twist(data, seed))
 
 
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_what_names_a_call_may_be_anything(bench: Bench, odd: Any) -> None:
+    call = {"type": "tool_use", "id": odd, "name": "Read", "input": {}}
+    answer = {"type": "tool_result", "tool_use_id": odd, "content": "x"}
+    told = {"functionResponse?": {"response": {"output": "x"}}, "thought": odd, "text": odd}
+    user = {"type": "user", "uuid": "u", "parentUuid": None, "sessionId": "s"}
+    claude = [
+        {**user, "message": {"role": "user", "content": [answer, call, odd, {"type": odd}]}},
+        {
+            **user, "type": "assistant", "uuid": "a", "parentUuid": "u",
+            "message": {"role": "assistant", "content": [call, answer, {"type": "text"}]},
+        },
+    ]  # fmt: skip
+    gemini = [
+        {"sessionId": "g", "projectHash": "h", "startTime": "2026-01-01T00:00:00Z"},
+        {
+            "id": "1", "type": "gemini", "content": "",
+            "toolCalls": [
+                {"id": odd, "name": "x", "result": result} for result in ([told], told, [odd], odd)
+            ],
+        },
+    ]  # fmt: skip
+    for records in (claude, gemini):
+        bench.tree(b"".join(json.dumps(each).encode() + b"\n" for each in records))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_file_rewritten_under_the_reader(data: bytes, seed: int) -> None:
     format, _ = ti.recognize(io.BytesIO(data))
