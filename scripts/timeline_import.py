@@ -61,6 +61,7 @@ COUNTS
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -125,6 +126,7 @@ PROGRESS_EVERY = 5_000  # nodes
 PROGRESS_BYTES = 16 << 20
 # Where the reading of a file stopped is kept for large files to which something was added lately.
 PLACE_BYTES_MIN = 256 << 10
+WINDOW_MESSAGES = 400  # of the newest, that a reader keeps in mind from one time to the next
 PLACE_DAYS = 7
 PI_FIRST_MAX = 17  # in a pi session of version 1 the first message stands before this line
 KEPT_MAX = 200_000  # messages that all compactions of a pi session keep: each is written again
@@ -568,12 +570,15 @@ class Transcript:
     took back what hangs below. `space`: which formats share ids. `unit`: what `line` of an entry
     counts. `part` tells conversations of one file apart that have no session. `loose`: the first
     entry that its client may still add to or take back, as those behind it. `pending`: what was
-    held back of it.
+    held back of it. Where `entries` begin at byte `begin` and not at the first: `compactions` is
+    how many there were before, and `lacks` tells that something speaks of what was before, so that
+    all of the file must be read.
     """
 
     __slots__ = (
-        "active", "counts", "cwd", "entries", "format", "loose", "notes", "part", "pending", "read",
-        "session", "settled", "space", "time", "title", "undone", "unique", "unit",
+        "active", "begin", "compactions", "counts", "cwd", "entries", "format", "lacks", "loose",
+        "notes", "part", "pending", "read", "session", "settled", "space", "time", "title", "undone",
+        "unique", "unit",
     )  # fmt: skip
 
     def __init__(self, format: str, unique: bool, read: Callable[[Entry], Content]) -> None:
@@ -595,6 +600,9 @@ class Transcript:
         self.loose: int | None = None
         self.pending: list[Piece] = []
         self.settled = Settled(0, set(), Counts())
+        self.begin = 0
+        self.compactions = 0
+        self.lacks = False
 
     def identity(self, native: str) -> str:
         """What the database knows the message with this native id by."""
@@ -1036,7 +1044,8 @@ class _ClaudeFile:
     """All records of one file, taken one by one; `finish` puts the messages together."""
 
     __slots__ = (
-        "boundaries", "hint", "last", "lines", "links", "mended", "out", "raws", "seen", "titles",
+        "boundaries", "hint", "is_window", "last", "lines", "links", "mended", "named", "out",
+        "raws", "seen", "titles",
     )  # fmt: skip
 
     def __init__(self, lines: Lines) -> None:
@@ -1049,7 +1058,9 @@ class _ClaudeFile:
         self.hint: str | None = None  # the leaf the client named after the last message
         self.last: str | None = None  # uuid of the newest message record
         self.titles: dict[tuple[int, str | None], str] = {}  # rank and leaf -> title
+        self.named: set[str | None] = set()  # leaves of titles whose records are out of the window
         self.mended = False
+        self.is_window = False  # it has forgotten what was before `raws`
 
     def content(self, entry: Entry) -> Content:
         """The content of `entry`, read again."""
@@ -1117,10 +1128,13 @@ class _ClaudeFile:
         a record of this file is better."""
         best, found = (0, False), None
         for (rank, leaf), title in self.titles.items():
-            order = rank, leaf in self.seen or leaf in self.links
+            order = rank, self._is_here(leaf)
             if order >= best:
                 best, found = order, title[: timeline.NAME_CHARS_MAX].strip()
         return found
+
+    def _is_here(self, uuid: str | None) -> bool:
+        return uuid in self.seen or uuid in self.links or uuid in self.named
 
     def _take_message(self, found: Found, record: Json) -> None:
         out, message = self.out, record.get("message")
@@ -1202,7 +1216,79 @@ class _ClaudeFile:
         self._find_active(place)
         self.out.title = self._title()
         self.out.loose = _last_answer(self.out.entries)
+        self.out.lacks = self.is_window and self._speaks_of_before(targets)
         return self.out
+
+    # -- window ------------------------------------------------------------------------------------
+
+    def window(self, size: int) -> _ClaudeFile:
+        """A reader, before `finish`, that knows the newest messages alone: at least `size`."""
+        cut = self._cut(len(self.raws) - size)
+        if cut <= 0:
+            return self
+        memo: dict[str, int | str] = {}
+        rest = _ClaudeFile(self.lines)
+        rest.out = copy.copy(self.out)
+        rest.out.begin = self.raws[cut].piece.offset
+        rest.out.compactions += sum(raw.entry.role == "summary" for raw in self.raws[:cut])
+        for raw in self.raws[cut:]:
+            above: int | str | None = raw.parent
+            above = self._resolve(above, memo) if isinstance(above, str) else above
+            if isinstance(above, int):
+                above = above - cut if above >= cut else self.raws[above].piece.id
+            rest.seen[raw.piece.id] = len(rest.raws)
+            rest.raws.append(_Raw(raw.entry, above, raw.message))
+        rest.links = dict(list(self.links.items())[-size:])
+        rest.boundaries = {k: v for k, v in self.boundaries.items() if k in rest.links}
+        rest.hint, rest.last, rest.mended = self.hint, self.last, self.mended
+        rest.titles = self.titles
+        rest.named = {leaf for _, leaf in self.titles if self._is_here(leaf)}
+        rest.is_window = True
+        return rest
+
+    def _cut(self, cut: int) -> int:
+        """Where, at or before `cut`, nothing behind goes together with something before: results
+        with calls, summaries with what is kept behind them."""
+        memo: dict[str, int | str] = {}
+        above: dict[str, _Boundary | None] = {}
+        while cut > 0:
+            first = cut
+            while first > 0 and (
+                self.raws[first].entry.role != "user" or self.raws[first].entry.results
+            ):
+                first -= 1
+            for raw in self.raws[cut:]:
+                near: list[int | str | None] = []
+                if raw.entry.results:
+                    near = [raw.parent]
+                elif raw.entry.role == "summary":
+                    told = self._boundary_above(raw.parent, above)
+                    near = [*told.kept, told.head, told.tail] if told is not None else []
+                for each in near:
+                    place = self._resolve(each, memo) if isinstance(each, str) else each
+                    if isinstance(place, int) and place >= 0:
+                        first = min(first, place)
+            if first == cut:
+                break
+            cut = first
+        return cut
+
+    def _speaks_of_before(self, targets: list[int | str]) -> bool:
+        """Whether anything that is new has to do with what is out of the window: a parent, what is
+        kept, a message that was there already."""
+        settled = self.out.settled
+        above: dict[str, _Boundary | None] = {}
+        for raw, target in zip(self.raws, targets, strict=True):
+            if not settled.is_new(raw.piece):
+                continue
+            if isinstance(target, str) or raw.entry.node is not None:
+                return True
+            if raw.entry.role == "summary":
+                told = self._boundary_above(raw.parent, above)
+                kept = [*told.kept, told.head, told.tail] if told is not None else []
+                if any(uuid is not None and uuid not in self.seen for uuid in kept):
+                    return True
+        return self.hint is not None and isinstance(self._resolve(self.hint, {}), str)
 
     def _hang(self, targets: list[int | str], place: list[int]) -> None:
         """Give each entry its parent."""
@@ -1495,6 +1581,10 @@ class _MessagesFile:
         self.out.entries.append(entry)
         self.wanted.append(wanted)
 
+    def window(self, size: int) -> _MessagesFile:
+        """All of it: without ids, a message is known by what was said before."""
+        return self
+
     def finish(self, known: Known) -> Transcript:
         """The transcript, its parents looked up. Pieces are whole messages: `known` has no say."""
         entries = self.out.entries
@@ -1558,6 +1648,11 @@ class _Records:
     def content(self, entry: Entry) -> Content:
         """The content of `entry`, read again."""
         raise AssertionError("each format has its own")
+
+    def window(self, size: int) -> Any:
+        """A reader, before `finish`, that knows the newest messages alone: at least `size`. This
+        one knows all."""
+        return self
 
     def open(self, found: Found) -> Json | None:
         """Count one record and return it; None if it cannot be read."""
@@ -1765,8 +1860,8 @@ class _Heard:
 
 class _CodexFile(_Records):
     __slots__ = (
-        "answer", "by_id", "cwd", "heard", "ordinal", "spoken", "thoughts", "tip", "turn", "turns",
-        "twins",
+        "answer", "by_id", "cwd", "heard", "is_window", "ordinal", "spoken", "thoughts", "tip",
+        "turn", "turns", "twins",
     )  # fmt: skip
 
     def __init__(self, lines: Lines) -> None:
@@ -1782,6 +1877,7 @@ class _CodexFile(_Records):
         self.twins: dict[int, str] = {}  # entry -> what the event before it would be known by
         self.answer = ROOT  # the newest entry that usage may be told of
         self.cwd: str | None = None
+        self.is_window = False  # it has forgotten what was before `entries`
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -1961,6 +2057,7 @@ class _CodexFile(_Records):
         self._say_heard()
         self._end_thoughts()
         self.spoken.clear()
+        self.out.lacks = self.out.lacks or (self.is_window and count >= len(self.turns))
         for _ in range(min(count, len(self.turns))):
             self.tip = self.out.entries[self.turns.pop()].parent
         self.answer = ROOT
@@ -2022,6 +2119,9 @@ class _CodexFile(_Records):
             entry.node = known(entry.id)
             if entry.node is None and index in self.twins:
                 entry.node = known(self.twins[index])
+            if self.is_window and entry.node is not None:
+                # Said already, perhaps before the window.
+                self.out.lacks = self.out.lacks or self.out.settled.is_new(entry.pieces[0])
             if len(entry.pieces) > 1:
                 self._split(entry, known)
             moved.append(len(self.out.entries))
@@ -2031,6 +2131,29 @@ class _CodexFile(_Records):
         if entries:
             self.out.active = moved[self.tip] if self.tip >= 0 else None
         return self.out
+
+    def window(self, size: int) -> _CodexFile:
+        """A reader, before `finish`, that knows the newest messages alone: at least `size`."""
+        entries = self.out.entries
+        cut = min(len(entries) - size, self.tip)
+        while cut > 0 and entries[cut].role != "user":
+            cut -= 1
+        if cut <= 0:
+            return self
+        rest = copy.copy(self)
+        rest.out = copy.copy(self.out)
+        rest.out.begin = entries[cut].pieces[0].offset
+        rest.out.compactions += sum(entry.compaction is not None for entry in entries[:cut])
+        rest.out.entries = [copy.copy(entry) for entry in entries[cut:]]
+        for entry in rest.out.entries:
+            entry.parent = max(entry.parent - cut, ROOT)
+        rest.by_id = {id: index - cut for id, index in self.by_id.items() if index >= cut}
+        rest.twins = {index - cut: id for index, id in self.twins.items() if index >= cut}
+        rest.turns = [index - cut for index in self.turns if index >= cut]
+        rest.tip = self.tip - cut
+        rest.answer = max(self.answer - cut, ROOT)
+        rest.is_window = True
+        return rest
 
     def _split(self, entry: Entry, known: Known) -> None:
         """Thoughts that were read before their answer was written are a node already: what comes
@@ -5236,7 +5359,7 @@ class _Layout:
         self.relink: tuple[int, int] | None = None
         self.newest = 0  # the place made or found last
         self.tops: list[int] = []  # of each step, the place on its path that hangs on the root
-        self.compactions = 0
+        self.compactions = transcript.compactions
 
     def run(self) -> Plan:
         """The plan."""
@@ -7194,6 +7317,12 @@ class _File:
             self._stream.close()
             raise
 
+    def _start_again(self) -> None:
+        """Read all of a file of lines."""
+        assert self._by_line is not None
+        self._by_line = self._by_line.from_the_start()
+        self._left = self._by_line.read(self.item.path, self._settings)
+
     def read_more(self) -> None:
         """Read as many conversations as are written at once; none at the end."""
         self.drafts = []
@@ -7204,9 +7333,9 @@ class _File:
 
     def keep_place(self) -> None:
         """Once all that was read is written, remember how far that was."""
-        if self._by_line is not None and all(
-            isinstance(each, _Landing) and each.is_whole for each in self.landings
-        ):
+        if self._by_line is None or not self.landings:
+            return
+        if all(isinstance(each, _Landing) and each.is_whole for each in self.landings):
             self._by_line.keep()
 
     def __enter__(self) -> _File:
@@ -7235,6 +7364,9 @@ class _File:
 
         for draft in self.drafts:
             transcript = draft(known)
+            if transcript.lacks:
+                self._start_again()
+                return
             if queue and not item.waited and _goes_on_elsewhere(tx, transcript):
                 item.waited = True
                 queue.insert(0, item)
@@ -7257,16 +7389,24 @@ class _ByLine:
     """The reading of a file of lines, from where `bookmark` stands, if there is one. `more`: the
     time was up before its end."""
 
-    __slots__ = ("_bookmark", "_lines", "_reader", "more", "went_on")
+    __slots__ = ("_bookmark", "_format", "_lines", "_reader", "_stream", "more", "went_on")
 
     def __init__(self, format: Format, stream: BinaryIO, bookmark: _Bookmark | None) -> None:
         assert format.reader is not None
+        self._format = format
+        self._stream = stream
         self._bookmark = bookmark
         self._lines = Lines(stream, format.accepts)
         self.more = False
         reader = None if bookmark is None else bookmark.find(self._lines, format)
         self.went_on = reader is not None
         self._reader = reader or format.reader(self._lines)
+
+    def from_the_start(self) -> _ByLine:
+        """The same without the bookmark, which is made anew."""
+        whole = _ByLine(self._format, self._stream, None)
+        whole._bookmark = self._bookmark
+        return whole
 
     def read(self, path: str, settings: _Settings) -> Iterator[Draft]:
         """The one conversation, with all that is there or that there is time for."""
@@ -7357,7 +7497,7 @@ class _Bookmark:
     hook looks at it after each answer. Kept beside the index, and as easily lost: then the file is
     read from its beginning. So is one that shrank, or that is another one now."""
 
-    __slots__ = ("_db", "_item", "_name", "_state", "_told")
+    __slots__ = ("_begin", "_db", "_item", "_name", "_state", "_told")
 
     def __init__(self, db: Database, item: _Item) -> None:
         self._db = db
@@ -7365,6 +7505,7 @@ class _Bookmark:
         self._name = f"{_BOOKMARKS}{sha256(item.place().encode())[:32]}"
         self._told: Json = {}
         self._state = b""
+        self._begin = 0
 
     def find(self, lines: Lines, format: Format) -> Reader | None:
         """The reader as it was, if all still is as it was then; `lines` goes on from there."""
@@ -7409,11 +7550,13 @@ class _Bookmark:
         if offset < PLACE_BYTES_MIN or not recent:
             return
         self._told = {"facts": self._describe(lines, offset, line), "format": reader.out.format}
-        self._state = _frozen(reader)
+        window: Reader = reader.window(WINDOW_MESSAGES)
+        self._state, self._begin = _frozen(window), window.out.begin
 
     def keep(self, pending: Iterable[Piece]) -> None:
         """Keep what was noted; `pending` is what of it was held back."""
-        if not self._state:
+        pending = list(pending)
+        if not self._state or any(each.offset < self._begin for each in pending):
             return
         end = self._told["facts"]["next"][0]
         told = {

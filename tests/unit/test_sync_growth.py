@@ -105,20 +105,20 @@ def once(source: Source, folder: Path) -> Json:
     return found
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["from the start", "from where it stopped"])
+@pytest.mark.parametrize("window", [None, 1, 3, 400], ids=lambda size: f"window {size}")
 @pytest.mark.parametrize("name", FILES)
 def test_after_each_half_and_whole_line(
-    source: Source, tmp_path: Path, name: str, whole: bool
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, window: int | None
 ) -> None:
+    monkeypatch.setattr(ti, "WINDOW_MESSAGES", window or 400)
     records = 0
     for each in (SAMPLES / name).read_bytes().splitlines(keepends=True):
         source.add(each[: len(each) // 2])
         source.sync()
         source.add(each[len(each) // 2 :])
         records += len(source.sync())
-        if whole:
-            for bookmark in source.bookmarks():
-                bookmark.unlink()
+        for bookmark in source.bookmarks() if window is None else ():
+            bookmark.unlink()
     assert records
     source.end()
     assert shape(source.database) == once(source, tmp_path)
@@ -145,7 +145,11 @@ def overwrite(path: Path, begin: int, end: int) -> None:
         file.write(b"?" * (end - begin))
 
 
-def test_what_was_read_is_not_read_again(source: Source) -> None:
+@pytest.mark.parametrize("window", [10, 400])
+def test_what_was_read_is_not_read_again(
+    source: Source, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(ti, "WINDOW_MESSAGES", window)
     source.add(chain(100))
     assert source.sync()[0]["added"] == 99
     size = source.file.stat().st_size
@@ -154,6 +158,48 @@ def test_what_was_read_is_not_read_again(source: Source) -> None:
     (row,) = source.sync()
     assert (row["records"], row["added"], row["pending"], row["bad"]) == (3, 2, 1, 0)
     assert row["warnings"] == []
+    kept = source.bookmarks()[0].stat().st_size
+    for first in range(102, 140, 2):
+        source.add(chain(2, first=first))
+        (row,) = source.sync()
+        assert (row["records"], row["added"], row["pending"], row["bad"]) == (3, 2, 1, 0)
+    if window == 10:
+        assert source.bookmarks()[0].stat().st_size < 1.1 * kept
+
+
+def test_codex_goes_on_where_it_stopped(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ti, "WINDOW_MESSAGES", 10)
+
+    def turns(first: int, count: int) -> bytes:
+        lines = []
+        for number in range(first, first + count):
+            lines.append(("turn_context", {"turn_id": f"t{number}"}))
+            for role, kind in (("user", "input_text"), ("assistant", "output_text")):
+                content = [{"type": kind, "text": f"{role} {number} " + "words " * 40}]
+                lines.append(
+                    ("response_item", {"type": "message", "role": role, "content": content})
+                )
+        records = [ti.compact_json({"type": kind, "payload": said}) for kind, said in lines]
+        return "\n".join(records).encode() + b"\n"
+
+    source.add(b'{"type":"session_meta","payload":{"id":"s"}}\n' + turns(0, 50))
+    assert source.sync()[0]["added"] == 100
+    size = source.file.stat().st_size
+    overwrite(source.file, ti.BLANK_BYTES, size - ti.BLANK_BYTES)
+    for number in range(50, 60):
+        source.add(turns(number, 1))
+        (row,) = source.sync()
+        assert (row["records"], row["added"], row["bad"]) == (3, 2, 0)
+    texts = [each["text"].split(" ")[1] for each in source.database.run("context")]
+    assert texts == [str(number // 2) for number in range(120)]
+    rolled = {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 2}}
+    source.add(ti.compact_json(rolled).encode() + b"\n" + turns(70, 1))
+    assert source.sync()[0]["bad"] == 0, "within what it keeps in mind"
+    texts = [each["text"].split(" ")[1] for each in source.database.run("context")]
+    assert texts == [str(number // 2) for number in range(116)] + ["70", "70"]
+    rolled["payload"]["num_turns"] = 30  # type: ignore[index]
+    source.add(ti.compact_json(rolled).encode() + b"\n" + turns(80, 1))
+    assert source.sync()[0]["bad"] > 0, "it was read whole"
 
 
 @pytest.mark.parametrize("where", ["begin", "end"])
