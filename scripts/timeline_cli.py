@@ -815,10 +815,18 @@ def _take_usual_mode(path: str) -> None:
         os.chmod(path, 0o666 & ~mask)
 
 
+def _read_transcripts(database: Database) -> None:
+    """Get ready for a long command over many conversations."""
+    import gc
+
+    gc.enable()  # which `tl.py` turned off: what was read of each conversation refers to itself
+    database.via = "import"
+
+
 def _import(database: Database, checked: Json, source: str) -> Any:
     import timeline_import
 
-    database.via = "import"
+    _read_transcripts(database)
     output = checked["ids"]
     ids: dict[str, str] | None = None
     if output is not None:
@@ -858,7 +866,7 @@ def _sync(database: Database, checked: Json, source: str) -> Any:
 
     import timeline_import
 
-    database.via = "import"
+    _read_transcripts(database)
     places = timeline_import.client_places(os.environ, os.path.expanduser("~"))
     if checked["client"] != "all":
         places = {checked["client"]: places[checked["client"]]}

@@ -577,8 +577,8 @@ class Transcript:
 
     __slots__ = (
         "active", "begin", "compactions", "counts", "cwd", "entries", "format", "lacks", "loose",
-        "notes", "part", "pending", "read", "session", "settled", "space", "time", "title", "undone",
-        "unique", "unit",
+        "notes", "part", "pending", "read", "session", "settled", "space", "time", "title",
+        "undone", "unique", "unit",
     )  # fmt: skip
 
     def __init__(self, format: str, unique: bool, read: Callable[[Entry], Content]) -> None:
@@ -7274,7 +7274,7 @@ class _File:
     left. `rows` counts the rows it has in the result, `poor` keeps those that hold nothing."""
 
     __slots__ = (
-        "_batch", "_by_line", "_db", "_left", "_settings", "_stream", "document", "drafts", "item",
+        "_batch", "_by_line", "_count", "_db", "_left", "_settings", "_stream", "document", "drafts", "item",
         "landings", "poor", "rows",
     )  # fmt: skip
 
@@ -7290,6 +7290,7 @@ class _File:
         self.poor: list[tuple[Json, str]] = []
         self._stream: BinaryIO | None = None
         self._by_line: _ByLine | None = None
+        self._count = 0  # conversations
         self._left: Iterator[Draft] = iter(())
 
     def open(self) -> None:
@@ -7330,6 +7331,9 @@ class _File:
             self.drafts.append(draft)
             if len(self.drafts) == CONVERSATIONS_AT_ONCE:
                 break
+        self._count += len(self.drafts)
+        if self._settings.progress is not None and self._count > CONVERSATIONS_AT_ONCE:
+            self._settings.progress(f"{self.item.path}: {self._count} conversations read")
 
     def keep_place(self) -> None:
         """Once all that was read is written, remember how far that was."""
@@ -7344,6 +7348,8 @@ class _File:
     def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             self._stream.close()
+        # The next file is opened while this one is still at hand, and each may hold 100 MB.
+        self._by_line, self._left, self.drafts = None, iter(()), []
 
     def bring_in(self, db: Database, tx: Importing, settings: _Settings) -> None:
         """Write what the conversations add. A file that goes on from one not read yet goes to the
