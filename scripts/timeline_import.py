@@ -7274,8 +7274,8 @@ class _File:
     left. `rows` counts the rows it has in the result, `poor` keeps those that hold nothing."""
 
     __slots__ = (
-        "_batch", "_by_line", "_count", "_db", "_left", "_settings", "_stream", "document", "drafts", "item",
-        "landings", "poor", "rows",
+        "_batch", "_by_line", "_count", "_db", "_left", "_settings", "_stream", "document",
+        "drafts", "item", "landings", "poor", "rows",
     )  # fmt: skip
 
     def __init__(self, batch: _Batch, item: _Item, db: Database, settings: _Settings) -> None:
