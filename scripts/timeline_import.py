@@ -1226,25 +1226,38 @@ class _ClaudeFile:
         cut = self._cut(len(self.raws) - size)
         if cut <= 0:
             return self
-        memo: dict[str, int | str] = {}
+        links = list(self.links.items())
+        newest = max(0, len(links) - size)
+        needed = self._links_above(self.raws[cut:])
         rest = _ClaudeFile(self.lines)
         rest.out = copy.copy(self.out)
         rest.out.begin = self.raws[cut].piece.offset
         rest.out.compactions += sum(raw.entry.role == "summary" for raw in self.raws[:cut])
         for raw in self.raws[cut:]:
             above: int | str | None = raw.parent
-            above = self._resolve(above, memo) if isinstance(above, str) else above
             if isinstance(above, int):
                 above = above - cut if above >= cut else self.raws[above].piece.id
             rest.seen[raw.piece.id] = len(rest.raws)
             rest.raws.append(_Raw(raw.entry, above, raw.message))
-        rest.links = dict(list(self.links.items())[-size:])
+        rest.links = dict(
+            each for at, each in enumerate(links) if at >= newest or each[0] in needed
+        )
         rest.boundaries = {k: v for k, v in self.boundaries.items() if k in rest.links}
         rest.hint, rest.last, rest.mended = self.hint, self.last, self.mended
         rest.titles = self.titles
         rest.named = {leaf for _, leaf in self.titles if self._is_here(leaf)}
         rest.is_window = True
         return rest
+
+    def _links_above(self, raws: Sequence[_Raw]) -> set[str]:
+        """Other records between messages and the messages that they hang on."""
+        found: set[str] = set()
+        for raw in raws:
+            uuid = raw.parent if isinstance(raw.parent, str) else None
+            while uuid is not None and uuid in self.links and uuid not in found:
+                found.add(uuid)
+                uuid = self.links[uuid]
+        return found
 
     def _cut(self, cut: int) -> int:
         """Where, at or before `cut`, nothing behind goes together with something before: results

@@ -4,6 +4,7 @@ added to it is read."""
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 import timeline
 import timeline_import as ti
+from kit.growing import Session, Source, once, shape
+from kit.seeds import shard, shards
 
 Json = dict[str, Any]
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
@@ -24,85 +27,12 @@ FILES = [
 ]
 
 
-class Source:
-    """A file that a client writes to, and the database it is synced into."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "sessions" / "rollout.jsonl"
-        self.file.parent.mkdir()
-        self.database = timeline.Database(str(folder / "t.db"), via="import")
-
-    def add(self, data: bytes) -> None:
-        with self.file.open("ab") as file:
-            file.write(data)
-
-    def sync(self) -> list[Json]:
-        """The rows of what changed."""
-        result = ti.sync(self.database, {"claude-code": [str(self.file.parent)]})
-        for row in result["timelines"]:
-            check_sum(row)
-        return list(result["timelines"])
-
-    def end(self) -> None:
-        """What the last import at the end of a session brings in."""
-        ti.import_paths(self.database, [str(self.file)])
-
-    def bookmarks(self) -> list[Path]:
-        return sorted(Path(f"{self.database.path}.index").glob("read-*"))
-
-
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
     made = Source(tmp_path)
     yield made
     made.database.close()
-
-
-def check_sum(row: Json) -> None:
-    parts = (
-        "added", "folded", "known", "changed", "hidden", "skipped", "sidechain", "bad", "pending",
-    )  # fmt: skip
-    assert row["records"] == sum(row[part] for part in parts), row
-
-
-def shape(base: timeline.Database) -> Json:
-    """Everything that hangs together, whatever order it was made in and whatever branches are
-    called."""
-    signs: dict[str | None, Any] = {"n0": ()}
-    inner, summaries = set(), []
-    for row in reversed(base.run("list")):
-        where = {"timeline_id": row["timeline_id"]}
-        summaries += [(e["node"], e["from"], e["to"]) for e in base.run("summaries", where)]
-    for number in range(1, len(base.refresh().rows) + 1):
-        node = base.run("node", {"node": f"n{number}"})
-        source = node["source"] or {}
-        sign = (
-            hash(signs[node["parent"]]), node["role"], node["text"], source.get("id"),
-            source.get("kind"), source.get("gap"), "copy_of" in source,
-        )  # fmt: skip
-        signs[node["node"]] = sign
-        inner.add(node["parent"])
-    heads = [
-        (row["title"], signs[each["head"]])
-        for row in base.run("list")
-        for each in base.run("branches", {"timeline_id": row["timeline_id"]})
-        if each["name"] == "main"
-    ]
-    return {
-        "nodes": sorted(map(repr, signs.values())),
-        "leaves": sorted(repr(signs[node]) for node in signs if node != "n0" and node not in inner),
-        "summaries": sorted(repr([signs[end] for end in each]) for each in summaries),
-        "main": sorted(map(repr, heads)),
-    }
-
-
-def once(source: Source, folder: Path) -> Json:
-    base = timeline.Database(str(folder / "once.db"), via="import")
-    ti.import_paths(base, [str(source.file)])
-    found = shape(base)
-    base.close()
-    return found
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 400], ids=lambda size: f"window {size}")
@@ -120,6 +50,28 @@ def test_after_each_half_and_whole_line(
         for bookmark in source.bookmarks() if window is None else ():
             bookmark.unlink()
     assert records
+    source.end()
+    assert shape(source.database) == once(source, tmp_path)
+
+
+def grow_at_random(source: Source, seed: int) -> None:
+    """Add a session piece by piece, and sync now and then."""
+    chance = random.Random(seed)
+    data = b"".join(Session(seed).lines)
+    while data:
+        size = chance.choice((1, 40, 200, 200, 1_000, 4_000))
+        source.add(data[:size])
+        data = data[size:]
+        if chance.random() < 0.8:
+            source.sync()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_sessions(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(ti, "WINDOW_MESSAGES", 1 + seed % 12)
+    grow_at_random(source, seed)
     source.end()
     assert shape(source.database) == once(source, tmp_path)
 
