@@ -66,14 +66,29 @@ def grow_at_random(source: Source, seed: int) -> None:
             source.sync()
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_sessions(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def check_random_session(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
     monkeypatch.setattr(ti, "WINDOW_MESSAGES", 1 + seed % 12)
+    folder.mkdir()
+    source = Source(folder)
     grow_at_random(source, seed)
     source.end()
-    assert shape(source.database) == once(source, tmp_path)
+    assert shape(source.database) == once(source, folder), f"seed {seed}"
+    source.database.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    check_random_session(tmp_path / "s", monkeypatch, seed)
+
+
+@pytest.mark.slow
+@shards(40, 2_040)
+def test_random_sessions_at_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    for seed in shard(first):
+        check_random_session(tmp_path / f"s{seed}", monkeypatch, seed)
 
 
 def chain(count: int, text: str = "words ", first: int = 0) -> bytes:
