@@ -120,8 +120,8 @@ CONVERSATIONS_AT_ONCE = 64  # read before any of them is written
 # Unpacked, of one ZIP member: more than sessions have; without a limit a small file fills the disk.
 MEMBER_BYTES_MAX = 1 << 30
 MEMBER_BYTES_IN_MEMORY = 32 << 20  # a larger ZIP member goes through a temporary file
-HURRY_BYTES = 1 << 20  # read at least
-HURRY_NODES = 200  # written between two looks at the clock
+SLICE_BYTES = 2 << 20  # of a file, read and written before a look at the clock
+WHOLE_BYTES_MAX = 64 << 20  # of a file that is read again from the start when there is no time
 PROGRESS_EVERY = 5_000  # nodes
 PROGRESS_BYTES = 16 << 20
 # Where the reading of a file stopped is kept for large files to which something was added lately.
@@ -224,6 +224,10 @@ class Lines:
         raw = self._stream.read(offset - start)
         self._stream.seek(place)
         return raw
+
+    def size(self) -> int:
+        """Bytes of the stream."""
+        return self._stream.seek(0, os.SEEK_END)
 
     def head(self) -> Iterator[Json]:
         """The objects of the first lines, as many as it takes to tell a format."""
@@ -5608,12 +5612,11 @@ ESTIMATOR = "wide"  # of imported timelines
 
 class _Settings:
     """What the caller asked for; `progress` gets a line for people now and then. `timelines`:
-    how many there were before a dry run. `ids` takes which node of a document became which.
-    `until`: when to stop, as time.monotonic tells it; the rest is for the next time."""
+    how many there were before a dry run. `ids` takes which node of a document became which."""
 
     __slots__ = (
         "attachments", "dry_run", "hold", "ids", "into", "progress", "project", "reads_on",
-        "reads_until", "timelines", "until",
+        "slice", "timelines", "until",
     )  # fmt: skip
 
     def __init__(
@@ -5627,19 +5630,16 @@ class _Settings:
         self.ids = ids
         self.hold = False  # leave out what its client may still add to
         self.reads_on = False  # begin a file where it was read to last time
-        self.until: float | None = None
-        self.reads_until: float | None = None  # and when to stop reading, and write
+        # Bytes of a file of lines that are read at once, and until when (as time.monotonic tells
+        # it) another such slice is begun.
+        self.slice: int | None = None
+        self.until = 0.0
         self.project: str | None = None  # only conversations in this folder or below
         self.into = into
         self.dry_run = dry_run
         self.attachments = attachments
         self.progress = progress
         self.timelines = 0
-
-    def is_over(self, reading: bool = False) -> bool:
-        """Whether the time is up."""
-        until = self.reads_until if reading else self.until
-        return until is not None and time.monotonic() >= until
 
 
 class _TreeGround(Ground):
@@ -5866,7 +5866,7 @@ class _Landing:
     """Writes the plan of one transcript into timeline `tl`, and counts what it wrote."""
 
     __slots__ = (
-        "bases", "branches", "copied", "created", "db", "ground", "is_whole", "leaves", "nodes",
+        "bases", "branches", "copied", "created", "db", "ground", "leaves", "nodes",
         "oversize", "own", "own_base", "plan", "session", "settings", "summaries", "tl",
         "transcript", "tx", "waiting",
     )  # fmt: skip
@@ -5895,7 +5895,6 @@ class _Landing:
         self.bases: dict[int, str] = {}  # of leaves, what the branch is to be called
         self.own_base = ""
         self.waiting = 0  # characters not committed yet
-        self.is_whole = True  # until the time is up before all is written
         self.copied = self.oversize = self.summaries = self.branches = 0
 
     # -- nodes -------------------------------------------------------------------------------------
@@ -5920,15 +5919,8 @@ class _Landing:
             if self.settings.progress is not None and number and number % PROGRESS_EVERY == 0:
                 self.settings.progress(f"{path}: {number} of {len(steps)} messages")
             full = number - begun >= CHUNK_NODES or self.waiting >= CHUNK_CHARS
-            over = number % HURRY_NODES == 0 and self.settings.is_over()
             # A summary and its copies belong together: a copy is never missing behind it.
-            if last or steps[number + 1].kind == COPY or self.settings.dry_run:
-                continue
-            if over:
-                self._settle()
-                self.is_whole = False
-                return
-            if full:
+            if full and not last and steps[number + 1].kind != COPY and not self.settings.dry_run:
                 self._settle()
                 self.tx.commit()
                 begun, self.waiting = number, 0
@@ -7187,10 +7179,11 @@ def _try_out(db: Database, paths: Sequence[str], format: str, settings: _Setting
 class _Batch:
     """Files still to be read (the next one last), and the result so far."""
 
-    __slots__ = ("queue", "result", "unread")
+    __slots__ = ("has_more", "queue", "result", "unread")
 
     def __init__(self, items: list[_Item], unrecognized: list[Json]) -> None:
         self.queue = items[::-1]
+        self.has_more = False  # in the file read last
         self.unread: list[str] = []  # files that were named and hold nothing that can be read
         self.result: Json = {"timelines": [], "unrecognized": unrecognized}
 
@@ -7204,6 +7197,7 @@ class _Batch:
                             return tx.earlier
                         file.bring_in(db, tx, settings)
                     file.keep_place()
+                    self.has_more = file.has_more
                     if file.landings:
                         with db.importing(dry_run=True) as questions:
                             self.take_rows(file, questions)
@@ -7331,28 +7325,26 @@ class _File:
             self._stream.close()
             raise
 
-    def _start_again(self) -> None:
-        """Read all of a file of lines."""
-        assert self._by_line is not None
-        self._by_line = self._by_line.from_the_start()
-        self._left = self._by_line.read(self.item.path, self._settings)
-
     def read_more(self) -> None:
         """Read as many conversations as are written at once; none at the end."""
         self.drafts = []
         for draft in self._left:
             self.drafts.append(draft)
-            if len(self.drafts) == CONVERSATIONS_AT_ONCE:
+            # A slice of lines is written before the next one is read.
+            if self._by_line is not None or len(self.drafts) == CONVERSATIONS_AT_ONCE:
                 break
         self._count += len(self.drafts)
         if self._settings.progress is not None and self._count > CONVERSATIONS_AT_ONCE:
             self._settings.progress(f"{self.item.path}: {self._count} conversations read")
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there was no time to read it to its end."""
+        return self._by_line is not None and self._by_line.has_more
+
     def keep_place(self) -> None:
         """Once all that was read is written, remember how far that was."""
-        if self._by_line is None or not self.landings:
-            return
-        if all(isinstance(each, _Landing) and each.is_whole for each in self.landings):
+        if self._by_line is not None and self.landings:
             self._by_line.keep()
 
     def __enter__(self) -> _File:
@@ -7383,8 +7375,8 @@ class _File:
 
         for draft in self.drafts:
             transcript = draft(known)
-            if transcript.lacks:
-                self._start_again()
+            if transcript.lacks and self._by_line is not None:
+                self._left = self._by_line.read_again(item.path, settings)
                 return
             if queue and not item.waited and _goes_on_elsewhere(tx, transcript):
                 item.waited = True
@@ -7394,7 +7386,7 @@ class _File:
             project = settings.project
             if project is not None and not timeline.is_below(transcript.cwd, project):
                 continue
-            if settings.hold or (self._by_line is not None and self._by_line.more):
+            if settings.hold or self.has_more:
                 hold_back(transcript, known)
             landing = _bring_in(db, tx, transcript, item, settings)
             self.landings.append(landing)
@@ -7405,38 +7397,61 @@ class _File:
 
 
 class _ByLine:
-    """The reading of a file of lines, from where `bookmark` stands, if there is one. `more`: the
-    time was up before its end."""
+    """The reading of a file of lines, from where `bookmark` stands, if there is one. `has_more`:
+    the time was up before its end."""
 
-    __slots__ = ("_bookmark", "_format", "_lines", "_reader", "_stream", "more", "went_on")
+    __slots__ = ("_bookmark", "_format", "_lines", "_reader", "has_more", "went_on")
 
     def __init__(self, format: Format, stream: BinaryIO, bookmark: _Bookmark | None) -> None:
-        assert format.reader is not None
         self._format = format
-        self._stream = stream
         self._bookmark = bookmark
         self._lines = Lines(stream, format.accepts)
-        self.more = False
+        self.has_more = False
         reader = None if bookmark is None else bookmark.find(self._lines, format)
         self.went_on = reader is not None
-        self._reader = reader or format.reader(self._lines)
+        self._reader = reader or self._new_reader()
 
-    def from_the_start(self) -> _ByLine:
-        """The same without the bookmark, which is made anew."""
-        whole = _ByLine(self._format, self._stream, None)
-        whole._bookmark = self._bookmark
-        return whole
+    def _new_reader(self) -> Reader:
+        assert self._format.reader is not None
+        self._lines.next = 0, 1
+        return self._format.reader(self._lines)
 
     def read(self, path: str, settings: _Settings) -> Iterator[Draft]:
-        """The one conversation, with all that is there or that there is time for."""
+        """The one conversation: with all that is there, or slice by slice while there is time."""
+        size = settings.slice
+        yield self._read_on(path, settings, size)
+        while self.has_more and size is not None and time.monotonic() < settings.until:
+            # A slice that something is held back of cannot always be left behind: then it is read
+            # again, with what follows.
+            size *= 2
+            assert self._bookmark is not None
+            self._reader = self._bookmark.find(self._lines, self._format) or self._new_reader()
+            if self._lines.next[0]:
+                size = settings.slice
+            yield self._read_on(path, settings, size)
+
+    def read_again(self, path: str, settings: _Settings) -> Iterator[Draft]:
+        """All of it from the start.
+
+        Raises:
+            Unreadable: there is no time for that.
+        """
+        if settings.slice is not None and self._lines.size() > WHOLE_BYTES_MAX:
+            raise Unreadable(
+                f"what is new in it goes back far, and {self._lines.size()} bytes are too many to "
+                "read all of it now: run `tl sync`"
+            )
+        self._reader = self._new_reader()
+        yield self._read_on(path, settings, None)
+
+    def _read_on(self, path: str, settings: _Settings, size: int | None) -> Draft:
         begin = told = self._lines.next[0]
-        is_noted = False
+        self.has_more = is_noted = False
         for found in self._lines.since(*self._lines.next):
             place = self._lines.next[0]
             if found.index == 0:
-                # Some of it in any case, or it would never come to an end.
-                if place - begin >= HURRY_BYTES and settings.is_over(reading=True):
-                    self.more = True
+                if size is not None and place - begin >= size:
+                    self.has_more = True
                     break
                 if settings.progress is not None and place - told >= PROGRESS_BYTES:
                     told = place
@@ -7452,7 +7467,7 @@ class _ByLine:
                 self._reader.take(found)
         if not is_noted:
             self._note()
-        yield self._reader.finish
+        return self._reader.finish
 
     def _note(self) -> None:
         if self._bookmark is not None:
@@ -7709,6 +7724,42 @@ def sync(
     if project is None and items and os.path.exists(db.path):
         sources.save(unrecognized)
     return result
+
+
+def import_session(db: Database, path: str, *, hold: bool, seconds: float) -> Json:
+    """Bring in what is new in one transcript, as `sync` does, for about `seconds` at most: the
+    result of `import_paths`, with `more`, whether there is more to read. The next call goes on
+    there. With `hold`, an answer that its client may still add to waits for it, too.
+
+    Raises:
+        NotFound: there is no such file. InvalidArgument: it is no transcript.
+        Refused: there is not enough time, so `sync` is to do it.
+        OSError: it cannot be read.
+    """
+    settings = _Settings()
+    settings.hold, settings.reads_on, settings.slice = hold, True, SLICE_BYTES
+    settings.until = time.monotonic() + seconds
+    batch = _Batch(*_survey([path], "auto"))
+    result = batch.bring_in_all(db, settings, None)
+    return {**result, "timelines": _added_up(result["timelines"]), "more": batch.has_more}
+
+
+def _added_up(rows: Iterable[Json]) -> list[Json]:
+    """The rows of several readings of the same transcript as one."""
+    found: dict[tuple[str, str], Json] = {}
+    for row in rows:
+        before = found.get((row["format"], row["session"]))
+        if before is not None:
+            # What one reading held back is among the records of the next.
+            row = {
+                name: before[name] + value if isinstance(value, (int, list)) else value
+                for name, value in row.items()
+            } | {
+                "pending": row["pending"],
+                "records": row["records"] + before["records"] - before["pending"],
+            }
+        found[row["format"], row["session"]] = row
+    return list(found.values())
 
 
 _TRANSCRIPT_ENDINGS = (".db", ".json", ".jsonl")

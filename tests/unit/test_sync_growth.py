@@ -14,7 +14,7 @@ import pytest
 
 import timeline
 import timeline_import as ti
-from kit.growing import Session, Source, once, shape
+from kit.growing import Session, Source, check_sum, once, shape
 from kit.seeds import shard, shards
 
 Json = dict[str, Any]
@@ -299,3 +299,38 @@ def test_a_gap_is_declared_at_the_end_alone(source: Source) -> None:
     source.end()
     texts = [row["text"].split(" ")[0] for row in source.database.run("context")]
     assert texts == list("01345")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 100.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_hurried_import_goes_on_where_it_stopped(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, seconds: float
+) -> None:
+    monkeypatch.setattr(ti, "SLICE_BYTES", 700)
+    monkeypatch.setattr(ti, "WINDOW_MESSAGES", 3)
+    source.add(b"".join(Session(seed).lines))
+    rows, more = [], True
+    while more:
+        result = ti.import_session(source.database, str(source.file), hold=False, seconds=seconds)
+        more = result["more"]
+        (row,) = result["timelines"]
+        rows.append(row)
+        check_sum(row)
+        assert len(rows) < 200
+    assert (len(rows) > 3) == (seconds == 0)
+    assert shape(source.database) == once(source, tmp_path)
+
+
+def test_what_cannot_be_settled_in_a_hurry_is_left_to_sync(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ti, "WHOLE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(ti, "WINDOW_MESSAGES", 10)
+    source.add(chain(100))
+    ti.import_session(source.database, str(source.file), hold=True, seconds=9)
+    back = chain(1, first=200).replace(b'"u199"', b'"u3"')
+    source.add(back)
+    with pytest.raises(ti.Unreadable, match="run `tl sync`"):
+        ti.import_session(source.database, str(source.file), hold=True, seconds=9)
+    (row,) = source.sync()
+    assert (row["added"], row["known"]) == (2, 99)
