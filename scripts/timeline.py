@@ -106,7 +106,8 @@ GROUP_BYTES = 256 << 10  # adjacent lines fetched by one read
 WALK_BY_ROW_MAX = 2_000  # longer walks read the rows in chunks
 FORK_STRETCH = 4_096  # nodes that are searched for children together
 FORMAT_VERSION = 1
-SIDE_ENDINGS = (".files", ".hook.log", ".index", ".lock", ".tmp", ".torn")  # of files beside it
+HOOK_LOG_ENDING = ".hook.log"
+SIDE_ENDINGS = (".files", HOOK_LOG_ENDING, ".index", ".lock", ".tmp", ".torn")  # of files beside it
 
 ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
@@ -846,6 +847,34 @@ _OPERATION_LIST = (
         tool="timeline_sync",
         group="sync",
         scope="database",
+    ),
+    Operation(
+        "hook",
+        "For clients, which run it at events of a session: reads the event, a JSON object, from "
+        "standard input and imports the transcript that it names. Prints only what the client is "
+        "to show its model, and always exits 0; what happened stands in the database's .hook.log.",
+        (),
+        "nothing, or the client's JSON with what the model is told",
+        "tl hook < event.json",
+        changes=True,
+        scope="none",
+    ),
+    Operation(
+        "hook_config",
+        "Print the settings that let a client run `tl hook` by itself. stdout holds them alone, "
+        "stderr says in which file they go.",
+        (
+            Argument(
+                "client",
+                "choice",
+                "the client",
+                default="claude-code",
+                choices=("claude-code", "codex", "gemini"),
+            ),
+        ),
+        "the settings, as JSON; with the database of --db or TIMELINE_DB, if given",
+        "tl hook-config --client claude-code",
+        scope="none",
     ),
     Operation(
         "demo",
@@ -6747,7 +6776,11 @@ class Database:
         except _IndexUnfit:
             store.index.drop()
             self._catch_up()
-        return examine(store)
+        report = examine(store)
+        failures, last = hook_failures(self.path)
+        if failures:
+            report["hook_failures"] = {"since_success": failures, "last": last}
+        return report
 
     def repair(self, path: str, until: int | None = None) -> Json:
         """Write what is valid to a new database at `path`; this one is not touched."""
@@ -6942,6 +6975,39 @@ class Database:
         "thaw": _thaw,
         "unpin": _unpin,
     }
+
+
+def hook_log(path: str) -> list[Json]:
+    """The newest entries of the log that `tl hook` keeps beside the database at `path`, oldest
+    first; see timeline_import.py, section 25."""
+    try:
+        with open(path + HOOK_LOG_ENDING, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - CHUNK_BYTES))
+            lines = file.read().splitlines()[1 if size > CHUNK_BYTES else 0 :]
+    except OSError:
+        return []
+    entries = []
+    for line in lines:
+        try:
+            entry = loads(line.decode())
+        except (ValueError, RecursionError):
+            continue  # cut short when the machine went down
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries
+
+
+def hook_failures(path: str) -> tuple[int, str]:
+    """How often the hook failed since it last brought a transcript in, and why the last time."""
+    count, last = 0, ""
+    for entry in reversed(hook_log(path)):
+        if entry.get("ok") is True and "added" in entry:
+            break
+        if entry.get("ok") is False:
+            count += 1
+            last = last or str(entry.get("error", ""))
+    return count, last
 
 
 class NodeFacts:

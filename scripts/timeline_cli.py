@@ -1048,6 +1048,57 @@ def _mcp_config(database: Database, checked: Json, source: str) -> Text:
     return Text([json.dumps(shown, ensure_ascii=False, indent=2) + "\n"])
 
 
+def _hook(database: Database, checked: Json, source: str) -> Text:
+    import timeline_import
+
+    stdin = getattr(sys.stdin, "buffer", None)  # None: closed by whoever started us
+    raw = b"" if stdin is None else stdin.read(timeline_import.STDIN_BYTES_MAX + 1)
+    return Text([timeline_import.hook(database.path, raw)])
+
+
+# Event -> seconds that the client is to wait at most. Claude Code gives all hooks together 1.5 at
+# SessionEnd, whatever stands here.
+_HOOK_EVENTS = {
+    "claude-code": {
+        "SessionStart": 10, "UserPromptSubmit": 10, "Stop": 15, "SubagentStop": 15,
+        "PreCompact": 15, "PostCompact": 15, "SessionEnd": 10,
+    },
+    "codex": {
+        "SessionStart": 10, "UserPromptSubmit": 10, "Stop": 15, "PreCompact": 15, "PostCompact": 15,
+    },
+    "gemini": {"SessionStart": 10, "AfterAgent": 15, "PreCompress": 15, "SessionEnd": 10},
+}  # fmt: skip
+
+
+def _hook_config(database: Database, checked: Json, source: str) -> Text:
+    """The settings; a notice says where they go."""
+    import json
+
+    if not sys.executable:
+        raise timeline.Refused("the path of this Python is unknown: start it by its whole path")
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tl.py")
+    named = [] if source == "default" else ["--db", os.path.abspath(database.path)]
+    command = _shell([_utf8_path(each) for each in (sys.executable, script, *named, "hook")])
+    client = checked["client"]
+    home = _home() or "~"
+    codex = os.environ.get("CODEX_HOME") or os.path.join(home, ".codex")
+    claude = os.environ.get("CLAUDE_CONFIG_DIR") or os.path.join(home, ".claude")
+    place = {
+        "claude-code": os.path.join(claude, "settings.json")
+        + ", or .claude/settings.json in the project's folder",
+        "codex": os.path.join(codex, "hooks.json"),
+        "gemini": os.path.join(home, ".gemini", "settings.json")
+        + ", or .gemini/settings.json in the project's folder",
+    }[client]
+    notice(f"this goes into {place}; where that has other hooks, add these beside them")
+    hooks = {}
+    for event, seconds in _HOOK_EVENTS[client].items():
+        # Gemini counts milliseconds.
+        timeout = seconds * 1_000 if client == "gemini" else seconds
+        hooks[event] = [{"hooks": [{"type": "command", "command": command, "timeout": timeout}]}]
+    return Text([json.dumps({"hooks": hooks}, ensure_ascii=False, indent=2) + "\n"])
+
+
 def _utf8_path(path: str) -> str:
     """A path as it can stand in a file of UTF-8, whatever the locale is."""
     try:
@@ -1281,6 +1332,8 @@ _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {
     "compact": _compact,
     "demo": _demo,
     "export": _export,
+    "hook": _hook,
+    "hook_config": _hook_config,
     "import": _import,
     "mcp_config": _mcp_config,
     "skill": _skill,
@@ -1295,8 +1348,25 @@ _COMMANDS: dict[str, Callable[[Database, Json, str], Any]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program on `arguments` (default: the process's own) and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    code = _carry_out(given)
+    # A client takes any other code of a hook for a decision: to block, or to go on.
+    return 0 if _is_hook(given) else code
+
+
+def _is_hook(arguments: list[str]) -> bool:
+    """Whether the command is `hook`, whatever else is wrong."""
+    words = iter(arguments)
+    for word in words:
+        if word == "--db":
+            next(words, None)
+        elif not word.startswith("-"):
+            return word == "hook"
+    return False
+
+
+def _carry_out(given: list[str]) -> int:
     try:
-        given = sys.argv[1:] if arguments is None else arguments
         run(read_arguments(decode_arguments(given)))
         return 0
     except BrokenPipeError:

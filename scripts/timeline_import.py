@@ -25,7 +25,8 @@ MAP (sections are marked by banners)
   22 planting      the same for those of section 17, which are trees already
   23 files         files, folders, ZIPs; `import_paths`, `sync`
   24 disk          OpenCode's database and its folder of small files, turned into its export
-  25 demo          a conversation to try things with
+  25 hooks         what clients run at events of a session
+  26 demo          a conversation to try things with
 
 Sections 2 to 20 are pure: a reader gets a binary stream that somebody else opened, and a layout
 gets the ground it stands on. Sections 21 and 22 write through the engine, sections 23 and 24 open
@@ -1001,11 +1002,13 @@ def is_markup(text: str) -> bool:
 
 def _is_scaffolding(content: object) -> bool:
     if isinstance(content, str):
-        return is_markup(content)
+        return is_markup(content) or _HANDOFF.fullmatch(content) is not None
     if not isinstance(content, list) or not content:
         return False
     texts = [block.get("text") for block in content if isinstance(block, dict)]
-    return len(texts) == len(content) and all(isinstance(t, str) and is_markup(t) for t in texts)
+    return len(texts) == len(content) and all(
+        isinstance(t, str) and (is_markup(t) or _HANDOFF.fullmatch(t) is not None) for t in texts
+    )
 
 
 def _has_block(content: object, *kinds: str) -> bool:
@@ -8065,7 +8068,338 @@ class _Storage:
 
 
 # ================================================================================================
-# 25. Demo
+# 25. Hooks
+#
+# What a client runs at events of a session. Nothing that goes wrong here may disturb the session:
+# it is written to the hook's own log, never raised. The log is one JSON object a line:
+#   time (Unix seconds), event, session, ok; ms it took; added (messages) of an import, or error.
+# ================================================================================================
+
+_IMPORTS_AT = (
+    "Stop", "SubagentStop", "PreCompact", "PostCompact", "SessionEnd", "AfterAgent", "PreCompress",
+)  # fmt: skip
+HANDOFF_CHARS_MAX = 7_500  # clients cut at 10,000
+START_CHARS_MAX = 600
+HANDOFF_TEXT_CHARS = 500  # of one message in it
+STDIN_BYTES_MAX = 16 << 20
+HOOK_LOG_BYTES = 256 << 10
+_LAST_COMPACTION_BYTES = 8 << 20  # of the end of a transcript, searched for its last compaction
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_HANDOFF_MARK = re.compile(r"<(/?)timeline-handoff", re.IGNORECASE)
+
+
+def hook(path: str, raw: bytes) -> str:
+    """Do what the event in `raw`, one JSON object, asks for, on the database at `path`; returns
+    what to print. Source: README, "Hooks". Raises nothing.
+    """
+    return _Hook(path).run(raw)
+
+
+class _Hook:
+    __slots__ = ("event", "path", "told")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.event: Json = {}
+        self.told: Json = {}  # for the log
+
+    def run(self, raw: bytes) -> str:
+        """What to print."""
+        begin, text = time.monotonic(), ""
+        try:
+            text = self._act(raw)
+            self.told["ok"] = True
+        except OSError as error:
+            self.told.update(ok=False, error=timeline.system_words(error))
+        except timeline.TimelineError as error:
+            self.told.update(ok=False, error=str(error))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the session goes on
+            self.told.update(ok=False, error=f"internal error, please report it: {error!r}")
+        self.told["ms"] = round((time.monotonic() - begin) * 1_000)
+        # A look at a database that is not there leaves nothing behind.
+        if self._name in _IMPORTS_AT or not self.told["ok"] or os.path.exists(self._log):
+            self._write_log()
+        return text
+
+    @property
+    def _name(self) -> str:
+        return _string(self.event.get("hook_event_name"))
+
+    @property
+    def _log(self) -> str:
+        return self.path + timeline.HOOK_LOG_ENDING
+
+    def _act(self, raw: bytes) -> str:
+        if len(raw) > STDIN_BYTES_MAX:
+            raise timeline.InvalidArgument(f"the event has more than {STDIN_BYTES_MAX} bytes")
+        try:
+            event = json.loads(raw.decode("utf-8-sig"))
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict):
+            raise timeline.InvalidArgument(
+                "standard input holds no JSON object: a client that runs `tl hook` sends its event "
+                f"there; it began with {raw[:40]!r}"
+            )
+        self.event = event
+        if self._name in _IMPORTS_AT:
+            self._import()
+        elif self._name == "SessionStart":
+            return self._answer(self._at_start())
+        elif self._name == "UserPromptSubmit" and self._lacks_handoff():
+            return self._answer(self._handoff())
+        return ""
+
+    # -- importing ---------------------------------------------------------------------------------
+
+    def _import(self) -> None:
+        file = self._transcript()
+        if not file:
+            self.told["added"] = 0
+            self.told["note"] = "the event names no transcript"
+            return
+        if not os.path.exists(self.path) and (left := self._left_behind()):
+            raise timeline.NotFound(
+                f"database vanished: {self.path} is gone, but {left} is there: bring the database "
+                "back, or delete what is left of it to begin a new one"
+            )
+        ends = self._name == "SessionEnd"
+        with_database = timeline.Database(self.path, via="import", wait_s=0.3 if ends else 0.5)
+        try:
+            result = import_session(
+                with_database, file, hold=not ends, seconds=0.7 if ends else 5.0
+            )
+        finally:
+            with_database.close()
+        self.told["added"] = sum(row["added"] for row in result["timelines"])
+        if result["more"]:
+            self.told["note"] = "there was no time for all of it; the next event goes on"
+
+    def _transcript(self) -> str:
+        """The path that the event names; "" if it names none. Never another one instead."""
+        path = self._named()
+        if not path:
+            return ""
+        if not os.path.isabs(path):
+            raise timeline.InvalidArgument(f"transcript_path {path!r:.200} is no absolute path")
+        if not os.path.isfile(path):
+            what = "a folder" if os.path.isdir(path) else "not there"
+            raise timeline.NotFound(f"transcript_path {path!r:.200} is {what}")
+        return path
+
+    def _named(self) -> str:
+        path = self.event.get("transcript_path")
+        return os.path.expanduser(path) if isinstance(path, str) else ""
+
+    def _left_behind(self) -> str:
+        """What still lies beside a database that is gone."""
+        for ending in (".lock", ".index", ".files"):
+            if os.path.exists(self.path + ending):
+                return self.path + ending
+        done = any(entry.get("ok") and entry.get("added") for entry in timeline.hook_log(self.path))
+        return self._log if done else ""
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def _answer(self, text: str) -> str:
+        if not text:
+            return ""
+        self.told["printed"] = len(text)
+        told = {"hookEventName": self._name, "additionalContext": text}
+        return compact_json({"hookSpecificOutput": told}) + "\n"
+
+    def _at_start(self) -> str:
+        source = self.event.get("source")
+        if source == "compact":
+            return self._handoff()
+        if source not in ("startup", "clear"):
+            return ""
+        body = "\n".join(filter(None, (self._newest(), self._failures())))
+        return _marked(body, START_CHARS_MAX) if body else ""
+
+    def _failures(self) -> str:
+        count, last = timeline.hook_failures(self.path)
+        if not count:
+            return ""
+        return f"`tl hook` failed {count} times since it last worked: {_plain(last, 200)}"
+
+    def _newest(self) -> str:
+        """One line on the newest timeline of the same folder."""
+        cwd = self.event.get("cwd")
+        if not isinstance(cwd, str) or not cwd or not os.path.exists(self.path):
+            return ""
+        with _Reading(self.path) as database:
+            for row in database.run("list"):
+                if row["project"] is not None and os.path.normpath(
+                    row["project"]
+                ) == os.path.normpath(cwd):
+                    title = f" ({_plain(row['title'], 80)})" if row["title"] else ""
+                    return (
+                        f"Timeline holds earlier work in this folder: {row['timeline_id']}{title}, "
+                        f"{row['messages']} messages, branch {_plain(row['current_branch'], 60)}. "
+                        f"`tl context --timeline {row['timeline_id']} --last 20` and "
+                        f"`tl search WORDS --timeline {row['timeline_id']}` read it; over MCP, "
+                        "timeline_context and timeline_search."
+                    )
+        return ""
+
+    def _lacks_handoff(self) -> bool:
+        """Whether no handoff of ours stands behind the transcript's last compaction."""
+        file = self._named()
+        if not os.path.isabs(file) or not os.path.isfile(file):  # nothing was said yet
+            return False
+        with open(file, "rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _LAST_COMPACTION_BYTES))
+            if stream.tell():
+                stream.readline()  # the rest of a line
+            compacted = handed = False
+            for line in stream:
+                if b"<timeline-handoff>" in line:
+                    handed = True
+                if b"ompact" in line and _is_compaction(line):
+                    compacted, handed = True, False
+        return compacted and not handed
+
+    def _handoff(self) -> str:
+        session = native_id(self.event.get("session_id"))
+        if session is None or not os.path.exists(self.path):
+            return ""
+        with _Reading(self.path) as database:
+            lines = handoff_of(database, session)
+        body = "\n".join(filter(None, (*lines, self._failures() if lines else "")))
+        return _marked(body, HANDOFF_CHARS_MAX) if body else ""
+
+    # -- log ---------------------------------------------------------------------------------------
+
+    def _write_log(self) -> None:
+        line = {
+            "time": int(time.time()), "event": _plain(self._name, 40),
+            "session": _plain(_string(self.event.get("session_id")), 80), **self.told,
+        }  # fmt: skip
+        if "error" in line:
+            line["error"] = _plain(line["error"], 600)
+        data = compact_json(line).encode("utf-8", "replace") + b"\n"
+        try:
+            with open(self._log, "ab", opener=_private) as file:
+                file.write(data)
+                size = file.tell()
+            if size > HOOK_LOG_BYTES:
+                self._shorten_log()
+        except OSError:
+            pass  # there is no other place to say so
+
+    def _shorten_log(self) -> None:
+        """Keep the newer half."""
+        with open(self._log, "rb") as file:
+            file.seek(-HOOK_LOG_BYTES // 2, os.SEEK_END)
+            file.readline()
+            rest = file.read()
+        with open(self._log + ".tmp", "wb", opener=_private) as file:
+            file.write(rest)
+        os.replace(self._log + ".tmp", self._log)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class _Reading:
+    """A database to read from, which waits half a second for a lock at most."""
+
+    def __init__(self, path: str) -> None:
+        self._database = timeline.Database(path, via="import", wait_s=0.5)
+
+    def __enter__(self) -> Database:
+        return self._database
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+
+def _is_compaction(line: bytes) -> bool:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(record, dict):
+        return False
+    return (
+        record.get("isCompactSummary") is True
+        or record.get("subtype") == "compact_boundary"
+        or record.get("type") == "compacted"
+    )
+
+
+def _plain(text: object, chars: int) -> str:
+    """Text on one line, without control characters and without our own marks, cut to `chars`."""
+    plain = _CONTROL.sub(" ", text if isinstance(text, str) else "")
+    plain = _HANDOFF_MARK.sub(r"‹\1timeline-handoff", plain).strip()
+    return plain if len(plain) <= chars else plain[: chars - 1] + "…"
+
+
+def _marked(body: str, chars: int) -> str:
+    """`body` between our marks, all of it within `chars`."""
+    room = chars - len("<timeline-handoff>\n\n</timeline-handoff>")
+    body = body if len(body) <= room else body[: room - 1] + "…"
+    return f"<timeline-handoff>\n{body}\n</timeline-handoff>"
+
+
+def handoff_of(database: Database, session: str) -> list[str]:
+    """What a model should know of a session whose context was compacted, in lines: where its
+    messages are, what is pinned, and what was said last before the compaction. Empty if no
+    transcript of that session was read."""
+    states = database.refresh().state.timelines
+    ending = f"\0{session}"
+    found = [
+        (tl, number)
+        for tl, state in enumerate(states)
+        for key, (number, _) in state.sessions.items()
+        if key.endswith(ending)
+    ]
+    if not found:
+        return []
+    tl, number = found[-1]
+    state, where = states[tl], f"tl{tl}"
+    branch = next((each for each in state.in_order() if each.number == number), None)
+    name = state.current if branch is None else branch.name
+    title = f" ({_plain(state.title, 80)})" if state.title else ""
+    lines = [
+        f"Timeline keeps every message of this session word for word: {where}{title}, branch "
+        f"{_plain(name, 60)}, {state.messages} messages.",
+        f"`tl search WORDS --timeline {where}` finds what was said, `tl node --node n5` shows one "
+        "message whole; over MCP, timeline_search and timeline_node.",
+    ]
+    path = database.run("context", {"timeline_id": where, "branch": name, "last": 200})
+    pinned = [_shown_message(database, f"n{node}") for node in list(state.pins)[:20]]
+    if pinned:
+        lines += ["Pinned:", *pinned]
+    summary = next((each for each in reversed(path) if each["role"] == "summary"), None)
+    head = path[-1]["node"] if path else "n0"
+    if summary is not None and "to" in summary:
+        head = summary["to"]
+        lines.append(
+            f"The compaction stands for {summary['from']}..{head}: `tl context --timeline {where} "
+            f"--node {head}` reads the originals."
+        )
+    talk = database.run("context", {"timeline_id": where, "node": head, "last": 60})
+    said = [each for each in talk if each["role"] in ("user", "assistant") and each["text"]][-8:]
+    if said:
+        lines.append("Last messages before it:" if summary is not None else "Last messages:")
+        lines += [_message_line(each) for each in said]
+    return lines
+
+
+def _shown_message(database: Database, node: str) -> str:
+    return _message_line(database.run("node", {"node": node}))
+
+
+def _message_line(message: Json) -> str:
+    return f"{message['node']} {message['role']}: {_plain(message['text'], HANDOFF_TEXT_CHARS)}"
+
+
+# ================================================================================================
+# 26. Demo
 #
 # A session as Claude Code writes it: tools, parallel calls, a rewind, a compaction. Invented.
 # ================================================================================================
