@@ -855,8 +855,7 @@ _OPERATION_LIST = (
         "to show its model, and always exits 0; what happened stands in the database's .hook.log.",
         (),
         "nothing, or the client's JSON with what the model is told",
-        "tl hook < event.json",
-        changes=True,
+        "tl hook",
         scope="none",
     ),
     Operation(
