@@ -113,7 +113,7 @@ ROLES = ("user", "assistant", "system", "tool", "summary")
 ESTIMATORS = ("scalar4", "wide")
 SYNC_CLIENTS = ("claude-code", "codex", "pi", "gemini", "opencode")
 REQUEST_FORMATS = ("openai", "anthropic")
-EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html", "json")
+EXPORT_FORMATS = ("ascii", "drawio", "mermaid", "markdown", "html", "json", "claude-code")
 
 # Scalar values that count as one token in `wide`: written out, so that every Python counts alike.
 WIDE_RANGES = (
@@ -768,11 +768,16 @@ _OPERATION_LIST = (
                 "format",
                 "choice",
                 "ascii, mermaid, markdown, json (all there is, for import): also to standard "
-                "output; drawio, html: need --output",
+                "output; drawio, html: need --output; claude-code: a branch as a session for "
+                "`claude --resume`, in the folder --output",
                 default="ascii",
                 choices=EXPORT_FORMATS,
             ),
-            Argument("output", "path", "the file to write; an existing one is an error"),
+            Argument(
+                "output",
+                "path",
+                "the file to write (claude-code: the folder); an existing file is an error",
+            ),
             Argument("force", "flag", "replace an existing file"),
             Argument("branch", "branch", "only this branch's path (markdown: the current one)"),
             *_PART,
@@ -7044,6 +7049,14 @@ def _answers_another(blocks: Sequence[Json]) -> bool:
     return any(block.get("tool_use_id") not in calls for block in results)
 
 
+def node_uuid(log_id: str, node: int) -> str:
+    """The uuid of a node that has none of its own: version 5 of RFC 9562, named nN within the id of
+    the log."""
+    from uuid import UUID, uuid5
+
+    return str(uuid5(UUID(log_id), f"n{node}"))
+
+
 class Importing:
     """Many records as one transaction, or several where `commit` is called in between.
 
@@ -7163,6 +7176,14 @@ class Importing:
 
     def timelines(self) -> list[TimelineState]:
         return self._store.state.timelines
+
+    def exported(self, uuid: str, node: str) -> int | None:
+        """The node of this database, as n5, if `node_uuid` gives it this uuid."""
+        digits = node.removeprefix("n")
+        number = int(digits) if digits.isdecimal() and len(digits) < 18 else 0
+        if not 0 < number <= self.node_count or node_uuid(self.log_id, number) != uuid:
+            return None
+        return number
 
     def find(self, identity: str, tl: int | None = None) -> list[int]:
         """Nodes that carry the identity, oldest first."""

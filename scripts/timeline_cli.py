@@ -696,6 +696,8 @@ def _export(database: Database, checked: Json, source: str) -> Any:
         return Text(_picture(database, checked).pieces)
     output = os.path.abspath(output)
     _refuse_own_file(database, output)
+    if checked["format"] == "claude-code":
+        return _export_session(database, checked, output)
     _check_output(output, checked["force"])
     picture = _picture(database, checked)
     _write_output(output, checked["force"], picture.pieces)
@@ -708,7 +710,42 @@ def _export(database: Database, checked: Json, source: str) -> Any:
     }
 
 
-_FILE_FORMATS = ("drawio", "html")  # no terminal and no pipe has a use for them
+_FILE_FORMATS = ("claude-code", "drawio", "html")  # no terminal and no pipe has a use for them
+
+
+def _export_session(database: Database, checked: Json, folder: str) -> Json:
+    """A branch as a session of Claude Code, a new file in `folder`."""
+    import timeline_export
+    import timeline_import
+
+    if checked["from"] is not None or checked["to"] is not None:
+        raise InvalidArgument(
+            "--format claude-code writes a branch whole: leave out --from and --to"
+        )
+    tl = database.again_if_unfit(lambda: database.timeline_of(checked))
+    branch = checked["branch"] or database.refresh().state.timelines[tl].current
+    session = timeline_export.ClaudeSession(database, tl, branch, timeline_import.block_text)
+    if not session.nodes:
+        raise timeline.Refused(
+            f"branch {timeline.quoted(branch)} of tl{tl} holds no message: nothing to resume",
+            branch=branch,
+        )
+    if os.path.isdir(os.path.dirname(folder)) and not os.path.lexists(folder):
+        os.mkdir(folder)
+    output = os.path.join(folder, f"{session.id}.jsonl")
+    _refuse_own_file(database, output)
+    _check_output(output, force=False)
+    cwd = session.cwd or os.getcwd()
+    _write_output(output, False, session.lines(cwd))
+    return {
+        "format": "claude-code",
+        "timeline_id": f"tl{tl}",
+        "session": session.id,
+        "output": output,
+        "cwd": cwd,
+        "run": f"claude --resume {session.id}",
+        "nodes": session.nodes,
+    }
 
 
 def _picture(database: Database, checked: Json) -> Any:

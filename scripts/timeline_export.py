@@ -10,6 +10,7 @@ MAP (sections are marked by banners)
    7 html          one page to look, click and search in
    8 requests      messages in the shape that an API takes
    9 json          all there is, for `import` and for other programs
+  10 claude-code   a path as a session that Claude Code resumes
 
 HOW A TREE IS DRAWN
   * A view is a whole timeline, or a part of one path: a branch's path or an interval.
@@ -68,6 +69,7 @@ from timeline import (
     is_ancestor,
     is_purged,
     line_text,
+    node_uuid,
     quoted,
     summary_chain,
     unit_first,
@@ -2953,3 +2955,183 @@ class _Document:
             "derived_from": [f"n{each}" for each in summary.derived_from],
             "stale": node in view.stale,
         }
+
+
+# ================================================================================================
+# 10. Claude Code
+#
+# A branch's context as a session file of Claude Code, which can go on from there. A message that
+# came from Claude Code keeps its uuid, any other gets one made of the database's id and its number;
+# `timeline` in a record says which node it is, so that an import here knows it. Where Claude's form
+# has no place for what a message is, `timeline` says that too: `role`, and `words` that were put
+# before the text. A summary that the path begins with is written as a compaction.
+# ================================================================================================
+
+CLAUDE_VERSION = "2.1.0"  # of the client whose form this is
+_SPOKEN = {"tool": "[tool result] ", "system": "[system] ", "summary": "[Summary] "}
+_REAL_UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+class ClaudeSession:
+    """A session: `id`, `cwd` that it was in last (None: nothing tells), and its lines. `shown`
+    gives the text that stands for a block."""
+
+    def __init__(
+        self, database: Database, tl: int, branch: str, shown: Callable[[Json], str]
+    ) -> None:
+        from uuid import uuid4
+
+        self.id = str(uuid4())
+        self.cwd: str | None = None
+        self._database = database
+        self._shown = shown
+        self._messages = database.run("context", {"timeline_id": f"tl{tl}", "branch": branch})
+        self._log_id = database.refresh().header.log_id
+        self._calls: set[str] = set()
+        for message in reversed(self._messages):
+            source = database.run("node", {"node": message["node"]}).get("source") or {}
+            if isinstance(source.get("cwd"), str):
+                self.cwd = source["cwd"]
+                break
+
+    @property
+    def nodes(self) -> int:
+        """How many messages it has."""
+        return len(self._messages)
+
+    def lines(self, cwd: str) -> Iterator[str]:
+        """The file, a record a line; `cwd` for messages that tell none."""
+        above: str | None = None
+        for message in self._messages:
+            node = self._database.run("node", {"node": message["node"], "blocks": True})
+            record = self._record(node, above, cwd)
+            if record.get("isCompactSummary"):
+                boundary = self._boundary(record, node)
+                yield dumps(boundary) + "\n"
+                record["parentUuid"] = boundary["uuid"]
+            yield dumps(record) + "\n"
+            above = record["uuid"]
+
+    def _boundary(self, summary: Json, node: Json) -> Json:
+        from uuid import UUID, uuid5
+
+        common = {k: v for k, v in summary.items() if k not in ("message", "timeline", "type")}
+        return {
+            **common, "type": "system", "subtype": "compact_boundary",
+            "content": "Conversation compacted", "level": "info",
+            "uuid": str(uuid5(UUID(self._log_id), f"{node['node']} boundary")),
+            "isCompactSummary": False, "compactMetadata": {"trigger": "auto"},
+        }  # fmt: skip
+
+    def _record(self, node: Json, above: str | None, cwd: str) -> Json:
+        source, number = node.get("source") or {}, int(node["node"][1:])
+        told: Json = {"node": node["node"]}
+        role, text, blocks = node["role"], node["text"], node.get("blocks")
+        native = str(source.get("id", ""))
+        own = source.get("format") == "claude-code" and _REAL_UUID.fullmatch(native)
+        record: Json = {
+            "parentUuid": above,
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": source.get("cwd") or cwd,
+            "sessionId": self.id,
+            "version": CLAUDE_VERSION,
+            "gitBranch": "",
+            "type": "assistant" if role == "assistant" else "user",
+            "uuid": native if own else node_uuid(self._log_id, number),
+            "timestamp": _iso(source.get("time") or node["created_at"]),
+            "timeline": told,
+        }
+        if own and source.get("session"):
+            record["forkedFrom"] = {"sessionId": source["session"], "messageUuid": native}
+        if role == "summary" and above is None:
+            record["isCompactSummary"] = record["isVisibleInTranscriptOnly"] = True
+            record["message"] = {"role": "user", "content": text}
+            return record
+        content = self._blocks(role, blocks) if blocks else []
+        if not content:
+            words = _SPOKEN.get(role, "")
+            words += EMPTY if _is_blank(text) and not words else ""
+            if role not in ("user", "assistant"):
+                told["role"] = role
+            if words:
+                told["words"] = words
+            content = [{"type": "text", "text": words + text}]
+        elif role == "tool" and any(block["type"] != "tool_result" for block in content):
+            told["role"] = role
+        if role != "assistant":
+            plain = len(content) == 1 and content[0]["type"] == "text"
+            record["message"] = {
+                "role": "user", "content": content[0]["text"] if plain else content
+            }  # fmt: skip
+            return record
+        calls = any(block["type"] == "tool_use" for block in content)
+        record["message"] = {
+            "id": f"msg_{record['uuid'].replace('-', '')}",
+            "type": "message",
+            "role": "assistant",
+            "model": "unknown",
+            "content": content,
+            "stop_reason": "tool_use" if calls else "end_turn",
+            "stop_sequence": None,
+            "usage": source.get("usage") or {"input_tokens": 0, "output_tokens": node["tokens"]},
+        }
+        return record
+
+    def _blocks(self, role: str, blocks: list[Json]) -> list[Json]:
+        """The blocks that Claude takes from this role; of others what is shown of them, as text."""
+        found: list[Json] = []
+        for block in blocks:
+            kept = self._kept(role, block)
+            if kept is None:
+                text = self._shown(block)
+                kept = {"type": "text", "text": text} if not _is_blank(text) else None
+            if kept is not None:
+                found.append(kept)
+        return found
+
+    def _kept(self, role: str, block: Json) -> Json | None:
+        kind = block.get("type")
+        if kind == "text":
+            return block if not _is_blank(block.get("text")) else None
+        if role == "assistant":
+            if kind == "thinking" and block.get("signature") and block.get("thinking"):
+                return block
+            if kind == "redacted_thinking" and block.get("data"):
+                return block
+            id, name = block.get("id"), block.get("name")
+            if (
+                kind == "tool_use"
+                and isinstance(id, str)
+                and _TOOL_ID.fullmatch(id)
+                and isinstance(name, str)
+                and name
+                and isinstance(block.get("input"), dict)
+            ):
+                self._calls.add(id)
+                return block
+            return None
+        if kind == "tool_result":
+            # Claude refuses a result whose call it was not shown.
+            return block if block.get("tool_use_id") in self._calls else None
+        source = block.get("source")
+        if kind in ("image", "document") and isinstance(source, dict):
+            if source.get("type") == "base64" and isinstance(source.get("data"), str):
+                return block
+            if _is_reference(str(kind), source):
+                return block
+            data = self._database.kept_bytes(str(source.get("sha256", "")))
+            media = source.get("media_type")
+            if data is not None and isinstance(media, str):
+                from base64 import b64encode
+
+                encoded = b64encode(data).decode("ascii")
+                return {
+                    "type": kind,
+                    "source": {"type": "base64", "media_type": media, "data": encoded},
+                }
+        return None
+
+
+def _iso(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))

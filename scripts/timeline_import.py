@@ -425,11 +425,12 @@ class Entry:
     `away`: it is known, but in another timeline; `held`: it waits for a later time. `native`: the
     id that the client wrote, where the one it is known by says more. `also`: what else it is to be
     known by. `cwd` and `usage` (where it stands) are set where its own records do not tell them.
+    `exported`: the node, as n5, that a record written by `tl export` says it is.
     """
 
     __slots__ = (
-        "also", "away", "calls", "compaction", "cwd", "error", "gap", "held", "kind", "native",
-        "node", "outside", "parent", "pieces", "results", "role", "usage", "wanted",
+        "also", "away", "calls", "compaction", "cwd", "error", "exported", "gap", "held", "kind",
+        "native", "node", "outside", "parent", "pieces", "results", "role", "usage", "wanted",
     )  # fmt: skip
 
     def __init__(self, role: str, piece: Piece) -> None:
@@ -447,6 +448,7 @@ class Entry:
         self.outside: int | None = None
         self.away = False
         self.held = False
+        self.exported: str | None = None
         self.native: str | None = None
         self.also: str | None = None
         self.cwd: str | None = None
@@ -773,6 +775,12 @@ class Renderer:
                 self.shown.append(f"[{label}]")
             self._say(data)
             return block
+        if source.get("type") == "sha256" and isinstance(source.get("sha256"), str):
+            # A placeholder already.
+            size, digest = source.get("bytes"), source["sha256"]
+            self.shown.append(f"[{label} {media}, {size!s:.20} bytes, sha256 {digest:.64}]")
+            self.content.image_tokens += _image_tokens((source.get("width"), source.get("height")))
+            return block
         raw = _from_base64(data) if isinstance(data, str) else None
         if raw is None:
             where = source.get("url") or source.get("file_id") or "no content"
@@ -804,6 +812,13 @@ class Renderer:
         "tool_result": _result,
         "tool_use": _call,
     }
+
+
+def block_text(block: Json) -> str:
+    """What is shown of one block."""
+    renderer = Renderer()
+    renderer.add([block])
+    return renderer.finish().text
 
 
 def _from_base64(data: str) -> bytes | None:
@@ -1018,12 +1033,24 @@ def _has_block(content: object, *kinds: str) -> bool:
     )
 
 
+EXPORTED = "exported\0"
+_EXPORTED_ROLES = ("system", "summary", "tool")  # written as user records by `tl export`
+
+
+def exported_identity(uuid: str, node: str) -> str:
+    """What to ask for a record that says it is this node of some database."""
+    return f"{EXPORTED}{uuid}\0{node}"
+
+
 class _Raw:
     """One record that is a message or a piece of one, before pieces are put together."""
 
-    __slots__ = ("entry", "message", "parent", "piece")
+    __slots__ = ("entry", "is_compaction", "message", "parent", "piece")
 
-    def __init__(self, entry: Entry, parent: int | str | None, message: str | None) -> None:
+    def __init__(
+        self, entry: Entry, parent: int | str | None, message: str | None, is_compaction: bool
+    ) -> None:
+        self.is_compaction = is_compaction
         self.entry = entry  # of this record alone, until it is folded into another one
         self.piece = entry.pieces[0]
         self.parent = parent  # index of an earlier raw, else the uuid; None: a root
@@ -1204,11 +1231,16 @@ class _ClaudeFile:
             entry.results = True
             only = all(_has_block([block], "tool_result") for block in content)  # type: ignore[attr-defined]
             entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+        told = record.get("timeline")  # written by `tl export`
+        if isinstance(told, dict):
+            entry.exported = told["node"] if isinstance(told.get("node"), str) else None
+            if entry.role in ("user", "tool") and told.get("role") in _EXPORTED_ROLES:
+                entry.role, entry.kind = told["role"], None
         parent = self._parent(record)
         # An index instead of a second copy of the uuid: there may be very many.
         above = None if parent is None else self.seen.get(parent, parent)
         self.seen[uuid] = len(self.raws)
-        self.raws.append(_Raw(entry, above, message))
+        self.raws.append(_Raw(entry, above, message, summary))
         self.last = uuid
         self.hint = None
 
@@ -1239,13 +1271,13 @@ class _ClaudeFile:
         rest = _ClaudeFile(self.lines)
         rest.out = copy.copy(self.out)
         rest.out.begin = self.raws[cut].piece.offset
-        rest.out.compactions += sum(raw.entry.role == "summary" for raw in self.raws[:cut])
+        rest.out.compactions += sum(raw.is_compaction for raw in self.raws[:cut])
         for raw in self.raws[cut:]:
             above: int | str | None = raw.parent
             if isinstance(above, int):
                 above = above - cut if above >= cut else self.raws[above].piece.id
             rest.seen[raw.piece.id] = len(rest.raws)
-            rest.raws.append(_Raw(raw.entry, above, raw.message))
+            rest.raws.append(_Raw(raw.entry, above, raw.message, raw.is_compaction))
         rest.links = dict(
             each for at, each in enumerate(links) if at >= newest or each[0] in needed
         )
@@ -1281,7 +1313,7 @@ class _ClaudeFile:
                 near: list[int | str | None] = []
                 if raw.entry.results:
                     near = [raw.parent]
-                elif raw.entry.role == "summary":
+                elif raw.is_compaction:
                     told = self._boundary_above(raw.parent, above)
                     near = [*told.kept, told.head, told.tail] if told is not None else []
                 for each in near:
@@ -1303,7 +1335,7 @@ class _ClaudeFile:
                 continue
             if isinstance(target, str) or raw.entry.node is not None:
                 return True
-            if raw.entry.role == "summary":
+            if raw.is_compaction:
                 told = self._boundary_above(raw.parent, above)
                 kept = [*told.kept, told.head, told.tail] if told is not None else []
                 if any(uuid is not None and uuid not in self.seen for uuid in kept):
@@ -1367,7 +1399,10 @@ class _ClaudeFile:
         under: dict[tuple[str, int | str], int] = {}  # (message id, parent) -> entry
         names: list[str | None] = []
         for index, raw in enumerate(self.raws):
-            node = raw.entry.node = known(raw.piece.id)
+            node = known(raw.piece.id)
+            if node is None and raw.entry.exported is not None:
+                node = known(exported_identity(raw.piece.id, raw.entry.exported))
+            raw.entry.node = node
             target = targets[index]
             above = place[target] if isinstance(target, int) and 0 <= target < index else None
             if raw.message is not None:
@@ -1399,7 +1434,7 @@ class _ClaudeFile:
     def _read_compactions(self, place: list[int]) -> None:
         memo: dict[str, _Boundary | None] = {}
         for raw in self.raws:
-            if raw.entry.role != "summary":
+            if not raw.is_compaction:
                 continue
             boundary = self._boundary_above(raw.parent, memo)
             told = raw.entry.compaction = Compaction(boundary.trigger if boundary else None)
@@ -1488,8 +1523,12 @@ def claude_content(lines: Lines, entry: Entry) -> Content:
         renderer.add(message.get("content"))
         usage = message.get("usage") or usage
     content = renderer.finish()
-    content.size = lines.reread_bytes - before
     assert first is not None
+    told = first.get("timeline")
+    words = told.get("words") if isinstance(told, dict) else None
+    if isinstance(words, str) and words and content.text.startswith(words):
+        content = Content(content.text[len(words) :])
+    content.size = lines.reread_bytes - before
     content.time = parse_time(first.get("timestamp"))
     content.cwd = _path_in(first)
     if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
@@ -5161,7 +5200,7 @@ class Format:
         self.reader = reader
         self.family = family
         self.talks = talks
-        self.whole = reader is None
+        self.whole = reader is None and document is None
         self.document = document
         self.value = value
 
@@ -7373,6 +7412,8 @@ class _File:
             return
 
         def known(native: str) -> int | None:
+            if native.startswith(EXPORTED):
+                return tx.exported(*native.removeprefix(EXPORTED).split("\0"))
             found = tx.find(f"{format}\0{native}")
             return found[0] if found else None
 
