@@ -91,14 +91,14 @@ def once(source: Source, folder: Path) -> Json:
 class Session:
     """A random session of Claude Code: `lines`, one record each."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, turns: int | None = None) -> None:
         self.chance = random.Random(seed)
         self.lines: list[bytes] = []
         self.count = 0
         self.head: str | None = None
         self.users: list[str] = []
         self.said: list[str] = []  # uuids of messages, in order
-        for _ in range(self.chance.randrange(4, 14)):
+        for _ in range(turns or self.chance.randrange(4, 14)):
             self.turn()
 
     def put(self, kind: str, content: Any = None, **fields: Any) -> str:
