@@ -8224,7 +8224,7 @@ class _Hook:
         if not os.path.isabs(path):
             raise timeline.InvalidArgument(f"transcript_path {path!r:.200} is no absolute path")
         if not os.path.isfile(path):
-            what = "a folder" if os.path.isdir(path) else "not there"
+            what = "no regular file" if os.path.exists(path) else "not there"
             raise timeline.NotFound(f"transcript_path {path!r:.200} is {what}")
         return path
 

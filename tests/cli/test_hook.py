@@ -162,7 +162,7 @@ def test_no_transcript_means_none(client: Client, tmp_path: Path, path: str | No
         assert line["ok"] is True
     elif path == "{folder}":
         assert line["ok"] is False
-        assert "folder" in line["error"]
+        assert "no regular file" in line["error"]
     else:
         assert line["ok"] is False
         assert path in line["error"]
