@@ -106,6 +106,7 @@ GROUP_BYTES = 256 << 10  # adjacent lines fetched by one read
 WALK_BY_ROW_MAX = 2_000  # longer walks read the rows in chunks
 FORK_STRETCH = 4_096  # nodes that are searched for children together
 FORMAT_VERSION = 1
+BOOKMARKS = "read-"  # how the names of notes on what was read of a transcript begin
 HOOK_LOG_ENDING = ".hook.log"
 SIDE_ENDINGS = (".files", HOOK_LOG_ENDING, ".index", ".lock", ".tmp", ".torn")  # of files beside it
 
@@ -6835,6 +6836,7 @@ class Database:
                 ) from None
             store.disk.sync_folder(os.path.dirname(store.path))
             store.index.forget()
+            self.forget_notes(BOOKMARKS, 0)  # they may hold what was said last
             removed = self._remove_files(files)
         answer: Json = {"purged": [f"n{node}" for node in nodes], "generation": generation}
         if removed:

@@ -2446,6 +2446,17 @@ def _parts_of_nodes(database: Database, messages: Sequence[Json]) -> dict[str, l
     return found
 
 
+def _with_bytes(database: Database, kind: str, source: Json) -> Json | None:
+    """A picture or document with its bytes, where `import --attachments` kept them."""
+    data, media = database.kept_bytes(str(source.get("sha256", ""))), source.get("media_type")
+    if data is None or not isinstance(media, str):
+        return None
+    from base64 import b64encode
+
+    encoded = b64encode(data).decode("ascii")
+    return {"type": kind, "source": {"type": "base64", "media_type": media, "data": encoded}}
+
+
 class _Request:
     """Turns, each (role, blocks in Anthropic's form), built message by message."""
 
@@ -2615,16 +2626,9 @@ class _Request:
             source = source if isinstance(source, dict) else {}
             if _is_reference(str(kind), source):
                 return {"type": kind, "source": source}
-            data = self.database.kept_bytes(str(source.get("sha256", "")))
-            media = source.get("media_type")
-            if data is not None and isinstance(media, str):
-                from base64 import b64encode
-
-                encoded = b64encode(data).decode("ascii")
-                return {
-                    "type": kind,
-                    "source": {"type": "base64", "media_type": media, "data": encoded},
-                }
+            whole = _with_bytes(self.database, str(kind), source)
+            if whole is not None:
+                return whole
             size = f", {source['bytes']} bytes" if "bytes" in source else ""
             words = f"[{kind} {source.get('media_type', 'unknown type')}{size}, not kept]"
         else:
@@ -3120,16 +3124,7 @@ class ClaudeSession:
                 return block
             if _is_reference(str(kind), source):
                 return block
-            data = self._database.kept_bytes(str(source.get("sha256", "")))
-            media = source.get("media_type")
-            if data is not None and isinstance(media, str):
-                from base64 import b64encode
-
-                encoded = b64encode(data).decode("ascii")
-                return {
-                    "type": kind,
-                    "source": {"type": "base64", "media_type": media, "data": encoded},
-                }
+            return _with_bytes(self._database, str(kind), source)
         return None
 
 

@@ -41,6 +41,16 @@ WHO WAITS FOR WHOM
   read, then written, then the next. What is kept in between is where each message stands, not
   what it says: that is read again, message by message, as it is written.
 
+HOW A GROWING FILE IS READ ON
+  `sync` and hooks keep a bookmark of each large file that changed lately: how far it was read, and
+  what its reader knew there (section 23). Of Claude Code and Codex that is the newest messages, the
+  window; the other readers keep all. Only what came behind the bookmark is read then. Where that
+  has to do with what is out of the window (an older parent, a message written again, kept messages,
+  a rollback), the file is read from the start, so that the outcome is always that of one import.
+  A bookmark holds for one database, one program and one file, told by its place and by the bytes at
+  its begin and before the bookmark. What a client may still add to, and what hangs on a message not
+  written yet, is held back: it stays in the window, and no node is made of it.
+
 HOW A CONVERSATION BECOMES A TREE
   * A message is one node. Records that are pieces of one message become one node; records that
     only carry state become none, and what follows them hangs on the message above.
@@ -7523,7 +7533,6 @@ class _ByLine:
             self._bookmark.keep(self._reader.out.pending)
 
 
-_BOOKMARKS = "read-"  # how the names of their files begin
 # What a program keeps, only the very same can use.
 _PROGRAM = f"{sys.version_info[:2]} {os.stat(__file__).st_mtime_ns} {os.stat(__file__).st_size}"
 
@@ -7580,7 +7589,7 @@ class _Bookmark:
     def __init__(self, db: Database, item: _Item) -> None:
         self._db = db
         self._item = item
-        self._name = f"{_BOOKMARKS}{sha256(item.place().encode())[:32]}"
+        self._name = f"{timeline.BOOKMARKS}{sha256(item.place().encode())[:32]}"
         self._told: Json = {}
         self._state = b""
         self._begin = 0
@@ -7727,7 +7736,7 @@ class _Sources:
             self.files.pop(self.names.get(each["path"], ""), None)
         note = {"mark": self.db.mark(), "files": self.files}
         self.db.write_note("sources", compact_json(note).encode())
-        self.db.forget_notes(_BOOKMARKS, PLACE_DAYS)
+        self.db.forget_notes(timeline.BOOKMARKS, PLACE_DAYS)
 
 
 def sync(

@@ -275,6 +275,14 @@ def test_a_small_or_old_file_has_no_bookmark(
     assert mark not in source.bookmarks(), "kept for as long as it is of use"
 
 
+def test_a_purge_forgets_bookmarks(source: Source) -> None:
+    source.add(chain(10))
+    source.sync()
+    assert source.bookmarks()
+    source.database.run("compact", {"purge": ["n9"]})
+    assert source.bookmarks() == [], "a reader keeps what was said last"
+
+
 def test_messages_wait_for_parents_that_are_not_written_yet(source: Source) -> None:
     lines = chain(8).splitlines(keepends=True)
     source.add(b"".join(lines[:3] + lines[5:]))
