@@ -940,6 +940,8 @@ def _node_box(
         "branches": ", ".join(map(one_line, names)),
         "text_json": json.dumps(text),
     }
+    if _said_at(record) != record["ts"]:
+        facts["said_at"] = utc(_said_at(record))
     label = f"{marks}{heads} {shown}"
     return _box(f"n{view.ids[place]}", label, "node", _style(view, place), spot, facts)
 
@@ -985,6 +987,12 @@ def _edges(view: View) -> Iterator[str]:
                     f'parent="{layer}" source="n{source}" target="n{target}">'
                     '<mxGeometry relative="1" as="geometry"/></mxCell>\n'
                 )
+
+
+def _said_at(record: Json) -> int:
+    """When it was said, as its transcript tells, else when it was written here."""
+    time = record.get("source", {}).get("time")
+    return time if type(time) is int else int(record["ts"])
 
 
 def utc(seconds: int) -> str:
@@ -1095,7 +1103,7 @@ def _markdown(view: View, branch: str | None) -> Iterator[str]:
 def _passage(view: View, place: int, line: bytes) -> list[str]:
     """A message with its heading, or a summary as a quotation."""
     marks, _, heads = _node(view, place, line)
-    heading = f"## {_plain(marks[1:-1])} · {utc(decode_head(line)['ts'])}{_plain(heads)}"
+    heading = f"## {_plain(marks[1:-1])} · {utc(_said_at(decode_head(line)))}{_plain(heads)}"
     text = line_text(line).replace("\r\n", "\n")
     lines = _CONTROLS.sub(_escape, text).split("\n")
     if view.flags[place] & KIND_REAL:
@@ -1181,7 +1189,7 @@ def _html_row(board: Board, place: int, line: bytes) -> str:
             view.parents[place],
             ROLES[view.flags[place] & ROLE_MASK],
             record["tokens"],
-            record["ts"],
+            _said_at(record),
             marks | (16 if record.get("purged") else 0),
             lane,
             run,
@@ -2137,7 +2145,7 @@ function about(n, detail) {
   };
   if (n.id) {
     const date = new Date(n.time * 1000);
-    say("Created", when(n.time, zoned), isNaN(date) ? "" : date.toISOString());
+    say("Time", when(n.time, zoned), isNaN(date) ? "" : date.toISOString());
     say("Tokens", `${count(n.tokens)}, ${count(n.prefix)} up to here`);
     if (n.via) say("Via", n.via);
     if (n.source) say("Source", sourceOf(n.source));

@@ -384,3 +384,21 @@ def test_a_picture_never_replaces_the_database_or_what_is_beside_it(
             assert code == 1, name
             assert "belongs to the database" in answer["error"]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_pictures_tell_when_it_was_said_not_when_it_was_imported(tmp_path: Path) -> None:
+    import timeline_import
+
+    file = tmp_path / "talk.jsonl"
+    file.write_text('{"role":"user","text":"Hi","time":1000000000}\n', encoding="utf-8")
+    base = timeline.Database(str(tmp_path / "t.db"), via="import")
+    timeline_import.import_paths(base, [str(file)])
+    pictures = {
+        format: "".join(timeline_export.picture(base, 0, format).pieces)
+        for format in ("markdown", "html", "drawio")
+    }
+    base.close()
+    assert "2001-09-09T01:46:40Z" in pictures["markdown"]
+    assert ',"user",' in pictures["html"]
+    assert ",1000000000," in pictures["html"]
+    assert 'said_at="2001-09-09T01:46:40Z"' in pictures["drawio"]
