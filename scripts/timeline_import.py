@@ -4207,6 +4207,8 @@ class _OpencodeTalk:
         if role == "assistant" and info.get("summary") is True and not entry.error:
             entry.role = "summary"
             entry.compaction = self._compaction()
+        if out.loose is None and any(map(_is_running, parts)):
+            out.loose = len(out.entries)
         out.entries.append(entry)
 
     def _compaction(self) -> Compaction:
@@ -4248,6 +4250,12 @@ class _OpencodeTalk:
         if isinstance(usage, dict) and len(compact_json(usage)) <= USAGE_CHARS_MAX:
             content.usage = usage
         return content
+
+
+def _is_running(part: object) -> bool:
+    """Whether it is a call of a tool that has not returned yet."""
+    state = _dict(_dict(part).get("state"))
+    return _dict(part).get("type") == "tool" and state.get("status") in ("pending", "running")
 
 
 def _milliseconds(value: object) -> int | None:

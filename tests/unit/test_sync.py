@@ -256,3 +256,23 @@ def test_agents_sync_their_own_project_alone(home: Home) -> None:
         wire.open()
         refused = wire.request("tools/call", {"name": "timeline_sync", "arguments": {}})
         assert "--tools +sync" in refused["error"]["message"]
+
+
+def test_a_tool_of_opencode_that_runs_is_waited_for(home: Home) -> None:
+    place = home.folder / ".local" / "share" / "opencode"
+    place.mkdir(parents=True)
+    base = sqlite3.connect(place / "opencode.db")
+    base.executescript((SAMPLES / "opencode" / "opencode-db.sql").read_text(encoding="utf-8"))
+    change = "UPDATE part SET data = replace(data, ?, ?)"
+    base.execute(change, ('"completed"', '"running"'))
+    base.commit()
+    first = home.sync()["timelines"]
+    assert sum(row["pending"] for row in first) > 0
+    base.execute(change, ('"running"', '"completed"'))
+    base.commit()
+    base.close()
+    after = home.sync()["timelines"]
+    assert not any(row["pending"] or row["changed"] for row in after)
+    for one, other in zip(first, after, strict=True):
+        assert other["added"] == one["pending"]
+        assert other["known"] >= one["added"]
