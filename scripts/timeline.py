@@ -106,6 +106,7 @@ GROUP_BYTES = 256 << 10  # adjacent lines fetched by one read
 WALK_BY_ROW_MAX = 2_000  # longer walks read the rows in chunks
 FORK_STRETCH = 4_096  # nodes that are searched for children together
 FORMAT_VERSION = 1
+AGENT_MARK = "agent\0"  # before a subagent's name, in what the result of its run is known by
 BOOKMARKS = "read-"  # how the names of notes on what was read of a transcript begin
 HOOK_LOG_ENDING = ".hook.log"
 SIDE_ENDINGS = (".files", HOOK_LOG_ENDING, ".index", ".lock", ".tmp", ".torn")  # of files beside it
@@ -661,6 +662,7 @@ _OPERATION_LIST = (
         "List the timelines (conversations), last changed first, with current branch and head.",
         (
             Argument("project", "string", "only those recorded in this folder"),
+            Argument("subagents", "flag", "subagents' runs too"),
             *_page_arguments("timeline"),
         ),
         '[{"timeline_id":"tl0","title":null,"branches":1,"current_branch":"main","head":"n2","messages":2,"tokens":16,"project":null,"created_at":1767225600,"updated_at":1767225602}]',
@@ -690,6 +692,7 @@ _OPERATION_LIST = (
             Argument("ignore_case", "flag", "case does not matter"),
             Argument("role", "choice", "only this role", choices=ROLES),
             Argument("branch", "branch", "only what is on its path"),
+            Argument("subagents", "flag", "in subagents' runs too"),
             *_page_arguments("node", limit=20),
         ),
         '[{"timeline_id":"tl0","node":"n1","role":"user","snippet":"...","branches":["main"],"created_at":1767225601}]',
@@ -6086,12 +6089,16 @@ class Database:
             enumerate(store.state.timelines), key=lambda each: (-each[1].changed, each[0])
         )
         for number, timeline in numbered:
-            project = (timeline.source or {}).get("cwd")
+            source = timeline.source or {}
+            project = source.get("cwd")
             if wanted is not None and not is_below(project, wanted):
+                continue
+            if "parent" in source and not a["subagents"]:
                 continue
             rows.append(
                 {
                     "timeline_id": f"tl{number}",
+                    **({"parent": source["parent"]} if "parent" in source else {}),
                     "title": timeline.title,
                     "branches": len(timeline.branches),
                     "current_branch": timeline.current,
@@ -6239,11 +6246,42 @@ class Database:
                 shown["blocks"] = record["blocks"]
         shown["children"] = [f"n{each}" for each in children_of(rows, store.state.lowest, node, tl)]
         shown["branches"] = self.branches_holding(store, timeline, node)
+        if node and (runs := self._subagents(store, tl, node)):
+            shown["subagents"] = runs
         if a["offset"] is not None or a["chars"] is not None:
             start, text = a["offset"] or 0, shown["text"]
             shown["text"] = text[start:][: a["chars"]]
             shown["cut"] = {"chars": len(text), "offset": start}
         return shown
+
+    def _subagents(self, store: Store, tl: int, node: int) -> list[str]:
+        """The timelines of the runs that a message started: its results carry their names."""
+        rows, timelines = store.rows, store.state.timelines
+        if (
+            ROLES[rows[node][FLAGS] & ROLE_MASK] != "assistant"
+            or not rows[node][FLAGS] & HAS_SOURCE
+        ):
+            return []
+        runs = {
+            (str(each.source.get("format")), str(each.source["parent"].get("agent"))): number
+            for number, each in enumerate(timelines)
+            if each.source is not None and isinstance(each.source.get("parent"), dict)
+        }
+        found: list[str] = []
+        chain = [node] if runs else []
+        while chain:
+            results = [
+                each
+                for each in children_of(rows, store.state.lowest, chain.pop(), tl)
+                if ROLES[rows[each][FLAGS] & ROLE_MASK] == "tool"
+            ]
+            for each in results:
+                for name in decode_line(store.node_line(each, rows[each])).get("ids", ()):
+                    format, _, agent = str(name).partition(f"\0{AGENT_MARK}")
+                    if agent and (format, agent) in runs:
+                        found.append(f"tl{runs[format, agent]}")
+            chain += results
+        return found
 
     def _node_of_record(self, node: int, row: Row, record: Json) -> Json:
         shown: Json = {
@@ -6306,6 +6344,13 @@ class Database:
         head = None
         if a["branch"] is not None and only is not None:
             head = self._branch(store.state.timelines[only], a["branch"]).head
+        hidden: set[int] = set()
+        if only is None and not a["subagents"]:
+            hidden = {
+                number
+                for number, each in enumerate(store.state.timelines)
+                if "parent" in (each.source or {})
+            }
         found: list[Json] = []
         below = a["after"]
         if below is not None:
@@ -6319,7 +6364,7 @@ class Database:
                     continue
                 try:
                     hit = self._hit(
-                        store, finder, line, start + offset, a["role"], only, head, below
+                        store, finder, line, start + offset, a["role"], only, head, below, hidden
                     )
                 except Corrupt:
                     continue  # noted in the store, and told behind the answer
@@ -6341,14 +6386,16 @@ class Database:
         only: int | None,
         head: int | None,
         below: int | None,
+        hidden: set[int],
     ) -> Json | None:
-        """The search result of a line, None if it is none."""
+        """The search result of a line, None if it is none, or of a timeline in `hidden`."""
         record = decode_head(line)
         node = record.get("id")
         if (
             node is None
             or record["op"] == "placeholder"
             or (only is not None and record["tl"] != only)
+            or record["tl"] in hidden
             or (below is not None and node >= below)
         ):
             return None

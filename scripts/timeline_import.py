@@ -587,14 +587,15 @@ class Transcript:
     took back what hangs below. `space`: which formats share ids. `unit`: what `line` of an entry
     counts. `part` tells conversations of one file apart that have no session. `loose`: the first
     entry that its client may still add to or take back, as those behind it. `pending`: what was
-    held back of it. Where `entries` begin at byte `begin` and not at the first: `compactions` is
+    held back of it. `agent`: it is the run of a subagent, of this session and by this name. Where
+    `entries` begin at byte `begin` and not at the first: `compactions` is
     how many there were before, and `lacks` tells that something speaks of what was before, so that
     all of the file must be read.
     """
 
     __slots__ = (
-        "active", "begin", "compactions", "counts", "cwd", "entries", "format", "lacks", "loose",
-        "notes", "part", "pending", "read", "session", "settled", "space", "time", "title",
+        "active", "agent", "begin", "compactions", "counts", "cwd", "entries", "format", "lacks",
+        "loose", "notes", "part", "pending", "read", "session", "settled", "space", "time", "title",
         "undone", "unique", "unit",
     )  # fmt: skip
 
@@ -617,6 +618,7 @@ class Transcript:
         self.loose: int | None = None
         self.pending: list[Piece] = []
         self.settled = Settled(0, set(), Counts())
+        self.agent: tuple[str, str] | None = None
         self.begin = 0
         self.compactions = 0
         self.lacks = False
@@ -1088,8 +1090,8 @@ class _ClaudeFile:
     """All records of one file, taken one by one; `finish` puts the messages together."""
 
     __slots__ = (
-        "boundaries", "hint", "is_window", "last", "lines", "links", "mended", "named", "out",
-        "raws", "seen", "titles",
+        "agent", "boundaries", "hint", "is_window", "last", "lines", "links", "mended", "named",
+        "out", "raws", "seen", "titles",
     )  # fmt: skip
 
     def __init__(self, lines: Lines) -> None:
@@ -1102,6 +1104,8 @@ class _ClaudeFile:
         self.hint: str | None = None  # the leaf the client named after the last message
         self.last: str | None = None  # uuid of the newest message record
         self.titles: dict[tuple[int, str | None], str] = {}  # rank and leaf -> title
+        # Of a subagent's file its name, None of another; unknown before the first record.
+        self.agent: str | None = ""
         self.named: set[str | None] = set()  # leaves of titles whose records are out of the window
         self.mended = False
         self.is_window = False  # it has forgotten what was before `raws`
@@ -1125,7 +1129,10 @@ class _ClaudeFile:
             self.mended = True
             self.out.notes.add("lone surrogate", f"line {found.line}: half a character, now U+FFFD")
         kind = record.get("type")
-        if record.get("isSidechain") is True:
+        aside = record.get("isSidechain") is True
+        if self.agent == "":
+            self.agent = native_id(record.get("agentId")) if aside else None
+        if aside and (self.agent is None or record.get("agentId") != self.agent):
             counts.sidechain += 1
             # A record of the main run that hangs on one of these has lost its own parent.
             self._link(record, native_id(record.get("parentUuid")) or _UNKNOWN_PARENT)
@@ -1224,6 +1231,9 @@ class _ClaudeFile:
         out = self.out
         if out.session is None:
             out.session = native_id(record.get("sessionId"))
+            if self.agent:
+                out.agent = out.session or "", self.agent
+                out.session = self.agent
         if out.cwd is None:
             out.cwd = _path_in(record)
         if out.time is None:
@@ -1241,6 +1251,10 @@ class _ClaudeFile:
             entry.results = True
             only = all(_has_block([block], "tool_result") for block in content)  # type: ignore[attr-defined]
             entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
+            result = record.get("toolUseResult")
+            agent = native_id(result.get("agentId")) if isinstance(result, dict) else None
+            if agent is not None:
+                entry.also = timeline.AGENT_MARK + agent
         told = record.get("timeline")  # written by `tl export`
         if isinstance(told, dict):
             entry.exported = told["node"] if isinstance(told.get("node"), str) else None
@@ -1293,6 +1307,7 @@ class _ClaudeFile:
         )
         rest.boundaries = {k: v for k, v in self.boundaries.items() if k in rest.links}
         rest.hint, rest.last, rest.mended = self.hint, self.last, self.mended
+        rest.agent = self.agent
         rest.titles = self.titles
         rest.named = {leaf for _, leaf in self.titles if self._is_here(leaf)}
         rest.is_window = True
@@ -1556,6 +1571,9 @@ def claude_family(record: Json) -> tuple[str, str | None] | None:
     session, origin = native_id(record.get("sessionId")), record.get("forkedFrom")
     if session is None or "uuid" not in record:
         return None
+    agent = native_id(record.get("agentId")) if record.get("isSidechain") is True else None
+    if agent is not None:
+        return agent, session
     return session, native_id(origin.get("sessionId")) if isinstance(origin, dict) else None
 
 
@@ -1974,7 +1992,10 @@ class _CodexFile(_Records):
             session, cwd = native_id(said.get("id")), _path_in(said)
             if session is not None:
                 # A fork repeats the line of the session it comes from behind its own.
-                self.out.session = self.out.session or session
+                if self.out.session is None:
+                    self.out.session = session
+                    parent = _codex_parent(said)
+                    self.out.agent = None if parent is None else (parent, session)
                 self.turn, self.ordinal = session, 0
             self.cwd = self.cwd or cwd
             self.out.cwd = self.out.cwd or cwd
@@ -2366,6 +2387,15 @@ def _codex_result(said: Json, call: str) -> Json:
     else:
         block["content"] = output if isinstance(output, str) else compact_json(output)
     return block
+
+
+def _codex_parent(said: Json) -> str | None:
+    """The session that started this one as a subagent; "" if it is not told, None if none did."""
+    source = said.get("source")
+    if not isinstance(source, dict) or "subagent" not in source:
+        return None
+    spawn = _dict(_dict(source["subagent"]).get("thread_spawn"))
+    return native_id(spawn.get("parent_thread_id")) or native_id(said.get("parent_thread_id")) or ""
 
 
 def codex_family(record: Json) -> tuple[str, str | None] | None:
@@ -2825,6 +2855,8 @@ class _GeminiFile(_Records):
     def _take_header(self, record: Json) -> None:
         out = self.out
         out.session = out.session or native_id(record.get("sessionId"))
+        if record.get("kind") == "subagent" and out.session is not None:
+            out.agent = "", out.session  # its folder alone names the session it belongs to
         if out.time is None:
             out.time = parse_time(record.get("startTime"))
         self._take_title(record)
@@ -4133,6 +4165,9 @@ class _OpencodeTalk:
         self.out = out = _begin_talk("opencode", self.content)
         out.session = native_id(info.get("id"))
         out.part = 0 if out.session else found.line
+        parent = native_id(info.get("parentID")) or native_id(info.get("parent_id"))
+        if parent is not None and out.session is not None:
+            out.agent = parent, out.session
         out.title = _title_of(info.get("title"))
         out.cwd = self.cwd = _path_in({"cwd": info.get("directory")})
         out.time = _milliseconds(_dict(info.get("time")).get("created"))
@@ -5994,10 +6029,49 @@ class _Landing:
         for name in ("session", "cwd", "time"):
             if getattr(transcript, name) is not None:
                 source[name] = getattr(transcript, name)
-        self.tl = self.tx.create(transcript.title, ESTIMATOR, source)
+        title = transcript.title
+        if transcript.agent is not None:
+            source["parent"] = dict(zip(("session", "agent"), transcript.agent, strict=True))
+            title = title or self._task()
+        self.tl = self.tx.create(title, ESTIMATOR, source)
         self.created = True
         self.branches = 1
         self.own = self._state().branches["main"]
+
+    def _call(self, tx: Importing) -> tuple[int, Json] | None:
+        """The message that started this run, and the block of the call; None if it is not here."""
+        assert self.transcript.agent is not None
+        found = tx.find(self.transcript.identity(timeline.AGENT_MARK + self.transcript.agent[1]))
+        if not found:
+            return None
+        node = found[0]
+        results = tx.record(node).get("blocks") or []
+        calls = [each.get("tool_use_id") for each in results if each.get("type") == "tool_result"]
+        while node and tx.row(node).role == "tool":
+            node = tx.row(node).parent
+        for block in (tx.record(node).get("blocks") or []) if node else ():
+            if block.get("type") == "tool_use" and block.get("id") in calls:
+                return node, block
+        return None
+
+    def _task(self) -> str | None:
+        """A title for a run: the agent's type and its task, else how the run begins."""
+        call = self._call(self.tx)
+        given = call[1].get("input") if call is not None else None
+        given = given if isinstance(given, dict) else {}
+        words = [given.get(name) for name in ("subagent_type", "description")]
+        title = ": ".join(word for word in words if isinstance(word, str) and word.strip())
+        if not title and self.transcript.entries:
+            title = self.transcript.read(self.transcript.entries[0]).text
+        return " ".join(title.split())[: timeline.NAME_CHARS_MAX].strip() or None
+
+    def _parent(self, tx: Importing) -> Json:
+        """What a row says of the session that a run belongs to."""
+        call = self._call(tx)
+        if call is None:
+            return {"session": self.transcript.agent[0] if self.transcript.agent else None}
+        node, block = call
+        return {"timeline": f"tl{tx.row(node).timeline}", "node": f"n{node}", "call": block["id"]}
 
     def _state(self) -> TimelineState:
         return self.tx.timelines()[self.home]
@@ -6269,6 +6343,7 @@ class _Landing:
             "title": transcript.title,
             "format": transcript.format,
             "session": transcript.session,
+            **({} if transcript.agent is None else {"parent": self._parent(tx)}),
             "records": counts.records + len(transcript.settled.pending),
             "added": added,
             "folded": folded,
@@ -8222,16 +8297,19 @@ class _Hook:
                 "back, or delete what is left of it to begin a new one"
             )
         ends = self._name == "SessionEnd"
-        with_database = timeline.Database(self.path, via="import", wait_s=0.3 if ends else 0.5)
+        database = timeline.Database(self.path, via="import", wait_s=0.3 if ends else 0.5)
+        until = time.monotonic() + (0.7 if ends else 5.0)
+        self.told["added"] = 0
         try:
-            result = import_session(
-                with_database, file, hold=not ends, seconds=0.7 if ends else 5.0
-            )
+            for each in (file, self._named("agent_transcript_path")):
+                if each and (each == file or os.path.isfile(each)):
+                    seconds = max(0.0, until - time.monotonic())
+                    result = import_session(database, each, hold=not ends, seconds=seconds)
+                    self.told["added"] += sum(row["added"] for row in result["timelines"])
+                    if result["more"]:
+                        self.told["note"] = "there was no time for all; the next event goes on"
         finally:
-            with_database.close()
-        self.told["added"] = sum(row["added"] for row in result["timelines"])
-        if result["more"]:
-            self.told["note"] = "there was no time for all of it; the next event goes on"
+            database.close()
 
     def _transcript(self) -> str:
         """The path that the event names; "" if it names none. Never another one instead."""
@@ -8245,8 +8323,8 @@ class _Hook:
             raise timeline.NotFound(f"transcript_path {path!r:.200} is {what}")
         return path
 
-    def _named(self) -> str:
-        path = self.event.get("transcript_path")
+    def _named(self, field: str = "transcript_path") -> str:
+        path = self.event.get(field)
         return os.path.expanduser(path) if isinstance(path, str) else ""
 
     def _left_behind(self) -> str:

@@ -101,6 +101,10 @@ def test_samples(client: Client, sample: Path) -> None:
     assert line["ok"] is True
     assert line["event"] == names
     assert (line["added"] > 0) == bool(event["transcript_path"])
+    if "agent_id" in event:
+        database = timeline.Database(str(client.path))
+        assert len(database.run("list", {"subagents": True})) == 2
+        database.close()
     assert client.path.exists() == bool(event["transcript_path"])
 
 

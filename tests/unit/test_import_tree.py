@@ -169,17 +169,6 @@ def test_session_ids_do_not_cut_a_file(db: timeline.Database, tmp_path: Path) ->
     ]
 
 
-def test_subagent_records_are_only_counted(db: timeline.Database) -> None:
-    result = ti.import_paths(db, [str(CLAUDE / "sidechain")])
-    (row,) = result["timelines"]
-    assert (row["added"], row["sidechain"]) == (4, 2)
-    assert {Path(each["path"]).name for each in result["unrecognized"]} == {
-        "agent-a1b2c3d.jsonl",
-        "expected.json",
-    }
-    assert len(db.run("list", {})) == 1
-
-
 # -- shapes of the tree ----------------------------------------------------------------------------
 
 
