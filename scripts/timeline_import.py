@@ -460,7 +460,7 @@ class Entry:
         self.held = False
         self.exported: str | None = None
         self.native: str | None = None
-        self.also: str | None = None
+        self.also: list[str] = []
         self.cwd: str | None = None
         self.usage: Piece | None = None
 
@@ -1090,8 +1090,8 @@ class _ClaudeFile:
     """All records of one file, taken one by one; `finish` puts the messages together."""
 
     __slots__ = (
-        "agent", "boundaries", "hint", "is_window", "last", "lines", "links", "mended", "named",
-        "out", "raws", "seen", "titles",
+        "agent", "asides", "boundaries", "hint", "is_window", "last", "lines", "links", "mended",
+        "named", "out", "prompts", "raws", "run_of", "seen", "titles",
     )  # fmt: skip
 
     def __init__(self, lines: Lines) -> None:
@@ -1106,6 +1106,10 @@ class _ClaudeFile:
         self.titles: dict[tuple[int, str | None], str] = {}  # rank and leaf -> title
         # Of a subagent's file its name, None of another; unknown before the first record.
         self.agent: str | None = ""
+        # Runs of subagents within the file: by name, and which one a record or a call is of.
+        self.asides: dict[str, _ClaudeFile] = {}
+        self.run_of: dict[str, str] = {}  # uuid of a record of a run, or id of a call -> name
+        self.prompts: dict[str, str] = {}  # task -> id of the call that gave it
         self.named: set[str | None] = set()  # leaves of titles whose records are out of the window
         self.mended = False
         self.is_window = False  # it has forgotten what was before `raws`
@@ -1134,12 +1138,46 @@ class _ClaudeFile:
             self.agent = native_id(record.get("agentId")) if aside else None
         if aside and (self.agent is None or record.get("agentId") != self.agent):
             counts.sidechain += 1
+            self._take_aside(found, record)
             # A record of the main run that hangs on one of these has lost its own parent.
             self._link(record, native_id(record.get("parentUuid")) or _UNKNOWN_PARENT)
         elif kind in _MESSAGE_TYPES:
             self._take_message(found, record)
         else:
             self._take_state(kind if isinstance(kind, str) else "unknown", record)
+
+    def _take_aside(self, found: Found, record: Json) -> None:
+        """A record of a run within the file: a run is named by its agent, else by its first
+        record."""
+        uuid, parent = native_id(record.get("uuid")), native_id(record.get("parentUuid"))
+        name = native_id(record.get("agentId")) or self.run_of.get(parent or "")
+        if name is None:
+            if uuid is None:
+                return
+            name = uuid
+            said = _dict(record.get("message")).get("content")
+            call = self.prompts.pop(said, None) if isinstance(said, str) else None
+            if call is not None:
+                self.run_of[call] = name
+        if uuid is not None:
+            self.run_of[uuid] = name
+        if name not in self.asides:
+            self.asides[name] = _ClaudeFile(self.lines)
+            self.asides[name].agent = name
+        self.asides[name].take_own(found, record)
+
+    def take_own(self, found: Found, record: Json) -> None:
+        """Count a record of the run that this is the reader of."""
+        self.out.counts.records += 1
+        kind = record.get("type")
+        if kind in _MESSAGE_TYPES:
+            self._take_message(found, record)
+        else:
+            self._take_state(kind if isinstance(kind, str) else "unknown", record)
+
+    def readers(self) -> list[_ClaudeFile]:
+        """This one, and those of the runs within the file."""
+        return [self, *self.asides.values()]
 
     def _link(self, record: Json, parent: str | None) -> None:
         uuid = native_id(record.get("uuid"))
@@ -1245,6 +1283,10 @@ class _ClaudeFile:
         if entry.role == "assistant":
             message = native_id(record["message"].get("id"))
             entry.calls = _has_block(content, "tool_use")
+            for block in content if entry.calls else ():  # type: ignore[attr-defined]
+                task = _dict(_dict(block).get("input")).get("prompt")
+                if isinstance(task, str) and task:
+                    self.prompts[task] = str(block.get("id"))
             synthetic = record["message"].get("model") == "<synthetic>"
             entry.error = record.get("isApiErrorMessage") is True or synthetic
         elif entry.role == "user" and _has_block(content, "tool_result"):
@@ -1252,9 +1294,10 @@ class _ClaudeFile:
             only = all(_has_block([block], "tool_result") for block in content)  # type: ignore[attr-defined]
             entry.role, entry.kind = ("tool", None) if only else ("user", "mixed")
             result = record.get("toolUseResult")
-            agent = native_id(result.get("agentId")) if isinstance(result, dict) else None
-            if agent is not None:
-                entry.also = timeline.AGENT_MARK + agent
+            runs = [native_id(result.get("agentId")) if isinstance(result, dict) else None]
+            calls = [str(_dict(block).get("tool_use_id")) for block in _list(content)]
+            runs += [self.run_of.get(call) for call in calls]
+            entry.also = [timeline.AGENT_MARK + each for each in runs if each is not None]
         told = record.get("timeline")  # written by `tl export`
         if isinstance(told, dict):
             entry.exported = told["node"] if isinstance(told.get("node"), str) else None
@@ -1286,7 +1329,7 @@ class _ClaudeFile:
 
     def window(self, size: int) -> _ClaudeFile:
         """A reader, before `finish`, that knows the newest messages alone: at least `size`."""
-        cut = self._cut(len(self.raws) - size)
+        cut = self._cut(len(self.raws) - size) if not self.asides else 0
         if cut <= 0:
             return self
         links = list(self.links.items())
@@ -1308,6 +1351,7 @@ class _ClaudeFile:
         rest.boundaries = {k: v for k, v in self.boundaries.items() if k in rest.links}
         rest.hint, rest.last, rest.mended = self.hint, self.last, self.mended
         rest.agent = self.agent
+        rest.prompts = dict(list(self.prompts.items())[-size:])
         rest.titles = self.titles
         rest.named = {leaf for _, leaf in self.titles if self._is_here(leaf)}
         rest.is_window = True
@@ -1668,6 +1712,10 @@ class _MessagesFile:
         self.out.entries.append(entry)
         self.wanted.append(wanted)
 
+    def readers(self) -> list[_MessagesFile]:
+        """All readers of the file: this one."""
+        return [self]
+
     def window(self, size: int) -> _MessagesFile:
         """All of it: without ids, a message is known by what was said before."""
         return self
@@ -1735,6 +1783,10 @@ class _Records:
     def content(self, entry: Entry) -> Content:
         """The content of `entry`, read again."""
         raise AssertionError("each format has its own")
+
+    def readers(self) -> list[Any]:
+        """All readers of the file: this one."""
+        return [self]
 
     def window(self, size: int) -> Any:
         """A reader, before `finish`, that knows the newest messages alone: at least `size`. This
@@ -2561,7 +2613,7 @@ class _PiFile(_Records):
             return self._repeat(self.by_key[key], found, record)
         entry.pieces[0].id, entry.native = key, id
         if id is None:
-            entry.also = self._print(entry, record)
+            entry.also.append(self._print(entry, record))
         self.by_key[key] = len(self.out.entries)
         self.out.entries.append(entry)
         return len(self.out.entries) - 1
@@ -5265,7 +5317,7 @@ class Format:
         reader = self.reader(Lines(stream, self.accepts))
         for found in reader.lines:
             reader.take(found)
-        return [reader.finish]
+        return [each.finish for each in reader.readers()]
 
 
 TIMELINE_JSON = Format("timeline-json", lambda _: False, document=Document)
@@ -6096,7 +6148,7 @@ class _Landing:
             for data in line.kept + (line.files if self.settings.attachments else []):
                 self.db.keep_bytes(data)
         self.oversize += len(line.kept) > 0
-        natives = [piece.id for piece in entry.pieces] + ([entry.also] if entry.also else [])
+        natives = [piece.id for piece in entry.pieces] + entry.also
         identities = [transcript.identity(native) for native in natives]
         if step.kind == SUMMARY:
             node = self.tx.summary(
@@ -7379,7 +7431,11 @@ class _Batch:
             if isinstance(landing, _Landing) and landing.transcript.settled.offset:
                 file.rows += 1  # only its end was read now
                 self.result["timelines"].append(row)
-            elif row["sidechain"] and row["sidechain"] + row["bad"] == row["records"]:
+            elif (
+                len(file.landings) == 1
+                and row["sidechain"]
+                and row["sidechain"] + row["bad"] == row["records"]
+            ):
                 self.leave_out(file.item, "only records of a subagent, which belong to a session")
             elif row["bad"] and row["bad"] == row["records"]:
                 assert isinstance(landing, _Landing)  # what is planted is whole
@@ -7416,7 +7472,8 @@ class _File:
     left. `rows` counts the rows it has in the result, `poor` keeps those that hold nothing."""
 
     __slots__ = (
-        "_batch", "_by_line", "_count", "_db", "_left", "_settings", "_stream", "document",
+        "_batch", "_by_line", "_count", "_db", "_left", "_settings", "_slices",
+        "_stream", "document",
         "drafts", "item", "landings", "poor", "rows",
     )  # fmt: skip
 
@@ -7434,6 +7491,7 @@ class _File:
         self._by_line: _ByLine | None = None
         self._count = 0  # conversations
         self._left: Iterator[Draft] = iter(())
+        self._slices: Iterator[list[Draft]] = iter(())
 
     def open(self) -> None:
         """Get ready to read."""
@@ -7454,7 +7512,7 @@ class _File:
                 talks = format.talks(self._stream)
             if talks is None and by_line is not None:
                 self._by_line = by_line
-                talks = by_line.read(self.item.path, self._settings)
+                self._slices = by_line.read(self.item.path, self._settings)
             self._left = iter(talks or ())
         except BaseException:
             self._stream.close()
@@ -7463,10 +7521,11 @@ class _File:
     def read_more(self) -> None:
         """Read as many conversations as are written at once; none at the end."""
         self.drafts = []
+        if self._by_line is not None:  # a slice is written before the next one is read
+            self.drafts = next(self._slices, [])
         for draft in self._left:
             self.drafts.append(draft)
-            # A slice of lines is written before the next one is read.
-            if self._by_line is not None or len(self.drafts) == CONVERSATIONS_AT_ONCE:
+            if len(self.drafts) == CONVERSATIONS_AT_ONCE:
                 break
         self._count += len(self.drafts)
         if self._settings.progress is not None and self._count > CONVERSATIONS_AT_ONCE:
@@ -7489,7 +7548,7 @@ class _File:
         if self._stream is not None:
             self._stream.close()
         # The next file is opened while this one is still at hand, and each may hold 100 MB.
-        self._by_line, self._left, self.drafts = None, iter(()), []
+        self._by_line, self._slices, self._left, self.drafts = None, iter(()), iter(()), []
 
     def bring_in(self, db: Database, tx: Importing, settings: _Settings) -> None:
         """Write what the conversations add. A file that goes on from one not read yet goes to the
@@ -7513,7 +7572,7 @@ class _File:
         for draft in self.drafts:
             transcript = draft(known)
             if transcript.lacks and self._by_line is not None:
-                self._left = self._by_line.read_again(item.path, settings)
+                self._slices = self._by_line.read_again(item.path, settings)
                 return
             if queue and not item.waited and _goes_on_elsewhere(tx, transcript):
                 item.waited = True
@@ -7553,8 +7612,9 @@ class _ByLine:
         self._lines.next = 0, 1
         return self._format.reader(self._lines)
 
-    def read(self, path: str, settings: _Settings) -> Iterator[Draft]:
-        """The one conversation: with all that is there, or slice by slice while there is time."""
+    def read(self, path: str, settings: _Settings) -> Iterator[list[Draft]]:
+        """The conversation and the runs within it: with all that is there, or slice by slice while
+        there is time."""
         size = settings.slice
         yield self._read_on(path, settings, size)
         while self.has_more and size is not None and time.monotonic() < settings.until:
@@ -7567,7 +7627,7 @@ class _ByLine:
                 size = settings.slice
             yield self._read_on(path, settings, size)
 
-    def read_again(self, path: str, settings: _Settings) -> Iterator[Draft]:
+    def read_again(self, path: str, settings: _Settings) -> Iterator[list[Draft]]:
         """All of it from the start.
 
         Raises:
@@ -7581,7 +7641,7 @@ class _ByLine:
         self._reader = self._new_reader()
         yield self._read_on(path, settings, None)
 
-    def _read_on(self, path: str, settings: _Settings, size: int | None) -> Draft:
+    def _read_on(self, path: str, settings: _Settings, size: int | None) -> list[Draft]:
         begin = told = self._lines.next[0]
         self.has_more = is_noted = False
         for found in self._lines.since(*self._lines.next):
@@ -7604,7 +7664,7 @@ class _ByLine:
                 self._reader.take(found)
         if not is_noted:
             self._note()
-        return self._reader.finish
+        return [each.finish for each in self._reader.readers()]
 
     def _note(self) -> None:
         if self._bookmark is not None:
@@ -7613,7 +7673,7 @@ class _ByLine:
     def keep(self) -> None:
         """All that was read is written: next time, read what comes then."""
         if self._bookmark is not None:
-            self._bookmark.keep(self._reader.out.pending)
+            self._bookmark.keep([each.out.pending for each in self._reader.readers()])
 
 
 # What a program keeps, only the very same can use.
@@ -7634,12 +7694,14 @@ def _frozen(reader: Reader) -> bytes:
     """What the reader knows, but for the stream."""
     import pickle
 
-    lines, read = reader.lines, reader.out.read
-    del reader.lines, reader.out.read
+    readers, lines = reader.readers(), reader.lines
+    for each in readers:
+        del each.lines, each.out.read
     try:
         return pickle.dumps(reader, 5)
     finally:
-        reader.lines, reader.out.read = lines, read
+        for each in readers:
+            each.lines, each.out.read = lines, each.content
 
 
 def _thawed(state: bytes) -> Reader:
@@ -7691,14 +7753,13 @@ class _Bookmark:
             ):
                 return None
             reader = _thawed(state)
-            pending = {(offset, index) for offset, index in told["pending"]}
+            pending = [{(offset, index) for offset, index in each} for each in told["pending"]]
         except (ValueError, KeyError, TypeError, OSError):
             return None
         lines.next = told["facts"]["next"]
-        reader.lines = lines
-        reader.out.read = reader.content
-        reader.out.notes = Notes()
-        reader.out.settled = Settled(lines.next[0], pending, reader.out.counts.since(Counts()))
+        for each, held in zip(reader.readers(), pending, strict=False):
+            each.lines, each.out.read, each.out.notes = lines, each.content, Notes()
+            each.out.settled = Settled(lines.next[0], held, each.out.counts.since(Counts()))
         return reader
 
     def _describe(self, lines: Lines, offset: int, line: int) -> Json:
@@ -7723,17 +7784,20 @@ class _Bookmark:
         window: Reader = reader.window(WINDOW_MESSAGES)
         self._state, self._begin = _frozen(window), window.out.begin
 
-    def keep(self, pending: Iterable[Piece]) -> None:
-        """Keep what was noted; `pending` is what of it was held back."""
-        pending = list(pending)
-        if not self._state or any(each.offset < self._begin for each in pending):
+    def keep(self, pending: list[list[Piece]]) -> None:
+        """Keep what was noted; `pending` is what of it was held back, of each reader."""
+        lost = any(piece.offset < self._begin for pieces in pending for piece in pieces)
+        if not self._state or lost:
             return
         end = self._told["facts"]["next"][0]
         told = {
             **self._told,
             "state": sha256(self._state),
             "mark": self._db.mark(),
-            "pending": [[each.offset, each.index] for each in pending if each.offset < end],
+            "pending": [
+                [[each.offset, each.index] for each in pieces if each.offset < end]
+                for pieces in pending
+            ],
         }
         self._db.write_note(self._name, compact_json(told).encode() + b"\n" + self._state)
         self._state = b""

@@ -93,6 +93,7 @@ class Session:
 
     def __init__(self, seed: int, turns: int | None = None) -> None:
         self.chance = random.Random(seed)
+        self.has_runs = seed % 3 == 0
         self.lines: list[bytes] = []
         self.count = 0
         self.head: str | None = None
@@ -148,12 +149,24 @@ class Session:
             name = f"c{self.count}"
             block = {"type": "tool_use", "id": name, "name": "Bash", "input": {}}
             calls.append((name, self.put("assistant", [block], message=message)))
+        if self.has_runs and chance.random() < 0.3:
+            self.run()
         chance.shuffle(calls)
         for name, uuid in calls:
             if chance.random() < 0.1:
                 continue  # interrupted
             self.head = uuid
             self.put("user", [{"type": "tool_result", "tool_use_id": name, "content": name}])
+
+    def run(self) -> None:
+        """A subagent at work, within the file."""
+        back, self.head = self.head, None
+        kept = list(self.said)
+        self.put("user", f"task {self.count}", isSidechain=True)
+        for _ in range(self.chance.randrange(3)):
+            text = [{"type": "text", "text": f"step {self.count}"}]
+            self.put("assistant", text, message={"id": f"m{self.count}"}, isSidechain=True)
+        self.head, self.said = back, kept
 
     def compact(self) -> None:
         chance, before = self.chance, self.head

@@ -193,7 +193,7 @@ def read(data: bytes, format: str = "claude-code") -> timeline_import.Transcript
     import io
 
     reader = next(each for each in timeline_import.FORMATS if each.name == format)
-    (draft,) = reader.read(io.BytesIO(data))
+    draft, *_ = reader.read(io.BytesIO(data))
     transcript = draft(lambda _: None)
     transcript.note_gaps()
     return transcript

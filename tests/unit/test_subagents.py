@@ -11,6 +11,7 @@ import pytest
 import timeline
 import timeline_export
 import timeline_import as ti
+from kit.growing import check_sum
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).resolve().parents[1] / "samples" / "claude-code" / "sidechain"
@@ -55,10 +56,11 @@ def test_a_run_hangs_together_with_its_call(base: timeline.Database, order: str)
     else:
         assert run["parent"] == {"timeline": "tl0", "node": "n2", "call": "toolu_s1"}
     node = call_of(base)
-    assert node["subagents"] == [run["timeline_id"]]
+    assert run["timeline_id"] in node["subagents"]
+    assert len(node["subagents"]) == 2, "one inside the session, one in a file"
     assert "[call Task]" in node["text"]
     before = base.refresh().end
-    assert [row["added"] for row in rows(base, FOLDER)] == [0, 0]
+    assert [row["added"] for row in rows(base, FOLDER)] == [0, 0, 0]
     assert base.refresh().end == before
     again = next(row for row in rows(base, RUN))
     assert again["parent"]["call"] == "toolu_s1"
@@ -68,16 +70,16 @@ def test_runs_are_shown_when_asked_for(base: timeline.Database) -> None:
     rows(base, FOLDER)
     assert [row["timeline_id"] for row in base.run("list")] == ["tl0"]
     listed = {row["timeline_id"]: row for row in base.run("list", {"subagents": True})}
-    assert listed["tl1"]["title"] == "Explore: find callers"
-    assert listed["tl1"]["parent"] == {"session": SESSION, "agent": "a1b2c3d"}
+    assert listed["tl2"]["title"] == "Explore: find callers"
+    assert listed["tl2"]["parent"] == {"session": SESSION, "agent": "a1b2c3d"}
     assert "parent" not in listed["tl0"]
 
     def found(**given: Any) -> set[str]:
         return {row["timeline_id"] for row in base.run("search", {"text": "pay()", **given})}
 
     assert found() == {"tl0"}
-    assert found(subagents=True) == {"tl0", "tl1"}
-    assert found(timeline_id="tl1") == {"tl1"}, "named itself"
+    assert found(subagents=True) == {"tl0", "tl1", "tl2"}
+    assert found(timeline_id="tl2") == {"tl2"}, "named itself"
 
 
 def test_without_its_call_a_run_is_titled_by_how_it_begins(base: timeline.Database) -> None:
@@ -95,15 +97,42 @@ def test_a_run_that_grows(base: timeline.Database, tmp_path: Path) -> None:
         with run.open("ab") as file:
             file.write(line)
         ti.sync(base, {"claude-code": [str(folder)]})
-    ti.import_paths(base, [str(run)])
-    assert call_of(base)["subagents"] == ["tl1"]
-    assert len(base.run("context", {"timeline_id": "tl1"})) == 4
+    (row,) = rows(base, run)
+    assert row["timeline_id"] in call_of(base)["subagents"]
+    assert len(base.run("context", {"timeline_id": row["timeline_id"]})) == 4
 
 
-def test_records_inside_a_session_are_only_counted(base: timeline.Database) -> None:
-    (row,) = rows(base, PARENT)
+def test_a_run_inside_its_session(base: timeline.Database) -> None:
+    row, run = rows(base, PARENT)
     assert (row["sidechain"], row["added"], row["records"]) == (2, 4, 6)
     assert "parent" not in row
+    assert (run["records"], run["added"], run["sidechain"]) == (2, 2, 0)
+    assert run["parent"] == {"timeline": "tl0", "node": "n2", "call": "toolu_s1"}
+    assert call_of(base)["subagents"] == [run["timeline_id"]]
+    before = base.refresh().end
+    assert [row["added"] for row in rows(base, PARENT)] == [0, 0]
+    assert base.refresh().end == before
+
+
+@pytest.mark.parametrize("window", [1, 400])
+def test_a_session_with_runs_inside_that_grows(
+    base: timeline.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
+    monkeypatch.setattr(ti, "WINDOW_MESSAGES", window)
+    folder = tmp_path / "projects"
+    folder.mkdir()
+    file = folder / "s.jsonl"
+    for line in PARENT.read_bytes().splitlines(keepends=True):
+        for part in (line[:50], line[50:]):
+            with file.open("ab") as stream:
+                stream.write(part)
+            for row in ti.sync(base, {"claude-code": [str(folder)]})["timelines"]:
+                check_sum(row)
+    ti.import_paths(base, [str(file)])
+    assert call_of(base)["subagents"] == ["tl1"]
+    counts = [len(base.run("context", {"timeline_id": f"tl{number}"})) for number in range(2)]
+    assert counts == [4, 2]
 
 
 def test_a_run_goes_through_json(base: timeline.Database, tmp_path: Path) -> None:
