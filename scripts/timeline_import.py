@@ -460,7 +460,7 @@ class Entry:
         self.held = False
         self.exported: str | None = None
         self.native: str | None = None
-        self.also: list[str] = []
+        self.also: tuple[str, ...] = ()
         self.cwd: str | None = None
         self.usage: Piece | None = None
 
@@ -1297,7 +1297,7 @@ class _ClaudeFile:
             runs = [native_id(result.get("agentId")) if isinstance(result, dict) else None]
             calls = [str(_dict(block).get("tool_use_id")) for block in _list(content)]
             runs += [self.run_of.get(call) for call in calls]
-            entry.also = [timeline.AGENT_MARK + each for each in runs if each is not None]
+            entry.also = tuple(timeline.AGENT_MARK + each for each in runs if each is not None)
         told = record.get("timeline")  # written by `tl export`
         if isinstance(told, dict):
             entry.exported = told["node"] if isinstance(told.get("node"), str) else None
@@ -2613,7 +2613,7 @@ class _PiFile(_Records):
             return self._repeat(self.by_key[key], found, record)
         entry.pieces[0].id, entry.native = key, id
         if id is None:
-            entry.also.append(self._print(entry, record))
+            entry.also = (self._print(entry, record),)
         self.by_key[key] = len(self.out.entries)
         self.out.entries.append(entry)
         return len(self.out.entries) - 1
@@ -6148,7 +6148,7 @@ class _Landing:
             for data in line.kept + (line.files if self.settings.attachments else []):
                 self.db.keep_bytes(data)
         self.oversize += len(line.kept) > 0
-        natives = [piece.id for piece in entry.pieces] + entry.also
+        natives = [piece.id for piece in entry.pieces] + list(entry.also)
         identities = [transcript.identity(native) for native in natives]
         if step.kind == SUMMARY:
             node = self.tx.summary(
