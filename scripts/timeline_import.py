@@ -6218,7 +6218,8 @@ class _Landing:
             line = self._line(self.plan.step(step.original))
         else:
             record = self.tx.record(original)
-            line = _Line(record["role"], record.get("blocks"))
+            # From the row: the log's line of a summary, which may be kept, too, tells no role.
+            line = _Line(self.tx.row(original).role, record.get("blocks"))
             line.text, line.tokens = record["text"], record["tokens"]
             line.source = record.get("source", {})
         line.source = {**line.source, "copy_of": f"n{original}"}

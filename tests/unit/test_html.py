@@ -453,7 +453,7 @@ def test_all_that_is_known_of_a_message_is_told(browser: Browser, tmp_path: Path
     assert facts["Pinned"].startswith("yes")
     assert facts["Excluded"] == "no"
     assert facts["Branch"] == "main"
-    assert "2023" in facts["Created"]
+    assert "2023" in facts["Time"]
     go(browser, "n1")
     names = "return [...document.querySelectorAll('#detail .names button')].map((e) => e.innerText)"
     assert browser.run(names) == ["main", "other"]

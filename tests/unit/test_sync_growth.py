@@ -77,7 +77,7 @@ def check_random_session(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: in
     source.database.close()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(40), 735])
 def test_random_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     check_random_session(tmp_path / "s", monkeypatch, seed)
 
