@@ -1763,7 +1763,10 @@ def _tokens_of(record: Json) -> int | None:
 # What the readers below share: they take one record after the other.
 # ================================================================================================
 
-_HANDOFF = re.compile(r"\s*<timeline-handoff>.*</timeline-handoff>\s*", re.DOTALL)
+# Nothing but such stretches: what somebody said between two of them is a message.
+_HANDOFF = re.compile(
+    r"(?:\s*<timeline-handoff>(?:(?!</timeline-handoff>).)*</timeline-handoff>)+\s*", re.DOTALL
+)
 _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w=.+-]+)*;base64,", re.ASCII)
 
 
@@ -1913,7 +1916,7 @@ _CODEX_PARTS = ("input_text", "input_image", "output_text")
 _CODEX_UNSTEADY = ("id", "status", "phase", "metadata")  # may be gone in a fork
 _CODEX_TAG = re.compile(
     r"\s*<(environment_context|user_instructions|permissions instructions|turn_aborted"
-    r"|timeline-handoff)>.*</\1>\s*",
+    r"|timeline-handoff)>(?:(?!</\1>).)*</\1>\s*",
     re.DOTALL,
 )
 _CODEX_AGENTS = re.compile(r"\s*# AGENTS\.md instructions( for [^\n]*)?\s*(\n.*)?", re.DOTALL)

@@ -878,3 +878,55 @@ def test_codex_rollbacks_in_linear_time(deep: int) -> None:
     transcript = draft_of(bytes(data))
     assert len(transcript.entries) == deep
     assert transcript.entries[-1].parent == deep - 2
+
+
+MARKED = "<timeline-handoff>a</timeline-handoff>"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_said"),
+    [(MARKED, False), (f" {MARKED}\n{MARKED} ", False), (f"{MARKED} And now? {MARKED}", True)],
+)
+@pytest.mark.parametrize("client", ["claude-code", "codex", "pi", "gemini"])
+def test_what_is_said_between_two_handoffs_is_a_message(
+    client: str, text: str, is_said: bool
+) -> None:
+    if client == "codex" and text.count(MARKED) == 2 and not is_said:
+        text = MARKED  # its texts are told apart one by one
+    records: dict[str, list[Any]] = {
+        "claude-code": [
+            {
+                "type": "user", "uuid": "u", "parentUuid": None, "sessionId": "s",
+                "message": {"role": "user", "content": text},
+            }
+        ],
+        "codex": [
+            {"type": "session_meta", "payload": {"id": "s"}},
+            {
+                "type": "response_item",
+                "payload": {
+                    "type": "message", "role": "user",
+                    "content": [{"type": "input_text", "text": text}],
+                },
+            },
+        ],
+        "pi": [
+            {"type": "session", "version": 3, "id": "s", "cwd": "/"},
+            {
+                "type": "message", "id": "a", "parentId": None,
+                "timestamp": "2026-01-01T00:00:00Z", "message": {"role": "user", "content": text},
+            },
+        ],
+        "gemini": [
+            {"sessionId": "s", "projectHash": "h", "startTime": "2026-01-01T00:00:00Z"},
+            {"id": "1", "type": "user", "content": text},
+        ],
+    }  # fmt: skip
+    data = b"".join(json.dumps(each).encode() + b"\n" for each in records[client])
+    format, why = ti.recognize(io.BytesIO(data))
+    assert format is not None, why
+    assert format.name == client
+    (draft,) = format.read(io.BytesIO(data))
+    transcript = draft(lambda _: None)
+    assert len(transcript.entries) == is_said
+    assert sum(transcript.counts.hidden.values()) == (not is_said)
