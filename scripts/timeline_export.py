@@ -2450,8 +2450,19 @@ def _parts_of_nodes(database: Database, messages: Sequence[Json]) -> dict[str, l
         node = int(message["node"][1:])
         line = store.node_line(node, store.rows[node])
         if b',"blocks":[' in line:
-            found[message["node"]] = decode_head(line)["blocks"]
+            blocks = _exact_blocks(database, decode_head(line)["blocks"])
+            if blocks:
+                found[message["node"]] = blocks
     return found
+
+
+def _exact_blocks(database: Database, blocks: list[Json]) -> list[Json]:
+    """The blocks themselves, where import put them beside the database for their size."""
+    if len(blocks) != 1 or blocks[0].get("type") != "oversize":
+        return blocks
+    data = database.kept_bytes(str(blocks[0].get("sha256", "")))
+    whole = None if data is None else json.loads(data)
+    return whole if isinstance(whole, list) else []  # gone: the text is what is left
 
 
 def _with_bytes(database: Database, kind: str, source: Json) -> Json | None:
@@ -3060,7 +3071,8 @@ class ClaudeSession:
             record["isCompactSummary"] = record["isVisibleInTranscriptOnly"] = True
             record["message"] = {"role": "user", "content": text}
             return record
-        content = self._blocks(role, blocks) if blocks else []
+        exact = _exact_blocks(self._database, blocks or [])
+        content = self._blocks(role, exact) if exact else []
         if not content:
             words = _SPOKEN.get(role, "")
             words += EMPTY if _is_blank(text) and not words else ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,41 @@ def test_a_fork_before_a_compaction(tmp_path: Path) -> None:
         "sessionId": origin["sessionId"], "messageUuid": origin["uuid"],
     }  # fmt: skip
     assert "forkedFrom" not in records[-1]
+    base.close()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_is_too_large_for_the_log_is_written_whole(tmp_path: Path, gone: bool) -> None:
+    base = opened(tmp_path, "t.db")
+    call = {"type": "tool_use", "id": "t", "name": "Read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "z" * 9_000_000}
+    above = None
+    lines = []
+    for role, content in (("assistant", [call]), ("user", [result]), ("user", "x" * 1_500_000)):
+        record = {
+            "type": role, "uuid": str(uuid.uuid4()), "parentUuid": above, "sessionId": "s",
+            "message": {"role": role, "id": "m", "content": content},
+        }  # fmt: skip
+        above = record["uuid"]
+        lines.append(json.dumps(record) + "\n")
+    file = tmp_path / "s.jsonl"
+    file.write_text("".join(lines), encoding="utf-8")
+    ti.import_paths(base, [str(file)])
+    if gone:
+        shutil.rmtree(tmp_path / "t.db.files")
+        path, records = write(base, 0, "main", tmp_path)
+        check_form(records)
+        assert records[1]["message"]["content"].startswith("[tool result] zzz")
+        fresh = opened(tmp_path, "fresh.db")
+        ti.import_paths(fresh, [str(path)])
+        roles = [role for role, _ in said(fresh, "tl0", "main")]
+        assert roles == ["assistant", "tool", "user"]
+        messages = base.run("context")
+        request = te.as_request(base, messages, "anthropic")["messages"]
+        assert any("[tool result] zzz" in str(turn["content"])[:200] for turn in request[1:])
+        fresh.close()
+    else:
+        check_branch(base, "tl0", "main", tmp_path)
     base.close()
 
 
