@@ -136,9 +136,9 @@ WHOLE_BYTES_MAX = 64 << 20  # of a file that is read again from the start when t
 PROGRESS_EVERY = 5_000  # nodes
 PROGRESS_BYTES = 16 << 20
 # Where the reading of a file stopped is kept for large files to which something was added lately.
-PLACE_BYTES_MIN = 256 << 10
+BOOKMARK_BYTES_MIN = 256 << 10
 WINDOW_MESSAGES = 400  # of the newest, that a reader keeps in mind from one time to the next
-PLACE_DAYS = 7
+BOOKMARK_DAYS = 7
 PI_FIRST_MAX = 17  # in a pi session of version 1 the first message stands before this line
 KEPT_MAX = 200_000  # messages that all compactions of a pi session keep: each is written again
 
@@ -1109,7 +1109,7 @@ class _ClaudeFile:
         # Runs of subagents within the file: by name, and which one a record or a call is of.
         self.asides: dict[str, _ClaudeFile] = {}
         self.run_of: dict[str, str] = {}  # uuid of a record of a run, or id of a call -> name
-        self.prompts: dict[str, str] = {}  # task -> id of the call that gave it
+        self.prompts: dict[str, str] = {}  # hash of a task -> id of the call that gave it
         self.named: set[str | None] = set()  # leaves of titles whose records are out of the window
         self.mended = False
         self.is_window = False  # it has forgotten what was before `raws`
@@ -1132,7 +1132,6 @@ class _ClaudeFile:
         if found.mended and not self.mended:
             self.mended = True
             self.out.notes.add("lone surrogate", f"line {found.line}: half a character, now U+FFFD")
-        kind = record.get("type")
         aside = record.get("isSidechain") is True
         if self.agent == "":
             self.agent = native_id(record.get("agentId")) if aside else None
@@ -1141,10 +1140,8 @@ class _ClaudeFile:
             self._take_aside(found, record)
             # A record of the main run that hangs on one of these has lost its own parent.
             self._link(record, native_id(record.get("parentUuid")) or _UNKNOWN_PARENT)
-        elif kind in _MESSAGE_TYPES:
-            self._take_message(found, record)
         else:
-            self._take_state(kind if isinstance(kind, str) else "unknown", record)
+            self._take_own(found, record)
 
     def _take_aside(self, found: Found, record: Json) -> None:
         """A record of a run within the file: a run is named by its agent, else by its first
@@ -1156,7 +1153,7 @@ class _ClaudeFile:
                 return
             name = uuid
             said = _dict(record.get("message")).get("content")
-            call = self.prompts.pop(said, None) if isinstance(said, str) else None
+            call = self.prompts.pop(_fingerprint(said), None)
             if call is not None:
                 self.run_of[call] = name
         if uuid is not None:
@@ -1164,11 +1161,11 @@ class _ClaudeFile:
         if name not in self.asides:
             self.asides[name] = _ClaudeFile(self.lines)
             self.asides[name].agent = name
-        self.asides[name].take_own(found, record)
+        self.asides[name].out.counts.records += 1
+        self.asides[name]._take_own(found, record)
 
-    def take_own(self, found: Found, record: Json) -> None:
-        """Count a record of the run that this is the reader of."""
-        self.out.counts.records += 1
+    def _take_own(self, found: Found, record: Json) -> None:
+        """A record of the very run that this is the reader of."""
         kind = record.get("type")
         if kind in _MESSAGE_TYPES:
             self._take_message(found, record)
@@ -1286,7 +1283,7 @@ class _ClaudeFile:
             for block in content if entry.calls else ():  # type: ignore[attr-defined]
                 task = _dict(_dict(block).get("input")).get("prompt")
                 if isinstance(task, str) and task:
-                    self.prompts[task] = str(block.get("id"))
+                    self.prompts[_fingerprint(task)] = str(block.get("id"))
             synthetic = record["message"].get("model") == "<synthetic>"
             entry.error = record.get("isApiErrorMessage") is True or synthetic
         elif entry.role == "user" and _has_block(content, "tool_result"):
@@ -6375,10 +6372,8 @@ class _Landing:
     def row(self, tx: Importing) -> Json:
         """What became of each record of the transcript. `tx` only answers questions: comparing
         what is known with what is stored takes as long as the file is large."""
-        transcript, counts = (
-            self.transcript,
-            self.transcript.counts.since(self.transcript.settled.counts),
-        )
+        transcript = self.transcript
+        counts = transcript.counts.since(transcript.settled.counts)
         added = folded = known = changed = 0
         for entry in transcript.entries:
             new = sum(map(transcript.settled.is_new, entry.pieces))
@@ -7387,7 +7382,7 @@ class _Batch:
                         if tx.earlier is not None:  # the same request, carried out meanwhile
                             return tx.earlier
                         file.bring_in(db, tx, settings)
-                    file.keep_place()
+                    file.keep_bookmark()
                     self.has_more = file.has_more
                     if file.landings:
                         with db.importing(dry_run=True) as questions:
@@ -7510,7 +7505,8 @@ class _File:
             by_line = talks = None
             if format.reader is not None:
                 kept = self._settings.reads_on and self.item.member is None
-                bookmark = _Bookmark(self._db, self.item) if kept else None
+                hurried = self._settings.slice is not None
+                bookmark = _Bookmark(self._db, self.item, hurried) if kept else None
                 by_line = _ByLine(format, self._stream, bookmark)
             if format.talks is not None and not (by_line is not None and by_line.went_on):
                 talks = format.talks(self._stream)
@@ -7540,7 +7536,7 @@ class _File:
         """Whether there was no time to read it to its end."""
         return self._by_line is not None and self._by_line.has_more
 
-    def keep_place(self) -> None:
+    def keep_bookmark(self) -> None:
         """Once all that was read is written, remember how far that was."""
         if self._by_line is not None and self.landings:
             self._by_line.keep()
@@ -7680,8 +7676,13 @@ class _ByLine:
             self._bookmark.keep([each.out.pending for each in self._reader.readers()])
 
 
-# What a program keeps, only the very same can use.
-_PROGRAM = f"{sys.version_info[:2]} {os.stat(__file__).st_mtime_ns} {os.stat(__file__).st_size}"
+def _program() -> str:
+    """Which program this is: what one keeps, only the very same can use."""
+    try:
+        told = os.stat(__file__)
+    except OSError:  # it lies in an archive
+        return f"{sys.version_info[:2]} {timeline.version()}"
+    return f"{sys.version_info[:2]} {told.st_mtime_ns} {told.st_size}"
 
 
 # What makes up a reader; nothing else is made when one is thawed.
@@ -7733,9 +7734,10 @@ class _Bookmark:
     hook looks at it after each answer. Kept beside the index, and as easily lost: then the file is
     read from its beginning. So is one that shrank, or that is another one now."""
 
-    __slots__ = ("_begin", "_db", "_item", "_name", "_state", "_told")
+    __slots__ = ("_always", "_begin", "_db", "_item", "_name", "_state", "_told")
 
-    def __init__(self, db: Database, item: _Item) -> None:
+    def __init__(self, db: Database, item: _Item, always: bool) -> None:
+        self._always = always  # also for a file that is small or was not written to lately
         self._db = db
         self._item = item
         self._name = f"{timeline.BOOKMARKS}{sha256(item.place().encode())[:32]}"
@@ -7770,7 +7772,7 @@ class _Bookmark:
         """What tells whether the file is the one that was read up to `offset`."""
         told = os.stat(self._item.file)
         return {
-            "program": _PROGRAM,
+            "program": _program(),
             "place": self._item.place(),
             "file": [told.st_dev, told.st_ino],
             "next": [offset, line],
@@ -7781,8 +7783,8 @@ class _Bookmark:
     def note(self, lines: Lines, reader: Reader) -> None:
         """Remember, until `keep`, that all before `lines.next` was read, and what came of it."""
         offset, line = lines.next
-        recent = time.time() - os.stat(self._item.file).st_mtime < PLACE_DAYS * 86_400
-        if offset < PLACE_BYTES_MIN or not recent:
+        recent = time.time() - os.stat(self._item.file).st_mtime < BOOKMARK_DAYS * 86_400
+        if not self._always and (offset < BOOKMARK_BYTES_MIN or not recent):
             return
         self._told = {"facts": self._describe(lines, offset, line), "format": reader.out.format}
         window: Reader = reader.window(WINDOW_MESSAGES)
@@ -7887,7 +7889,7 @@ class _Sources:
             self.files.pop(self.names.get(each["path"], ""), None)
         note = {"mark": self.db.mark(), "files": self.files}
         self.db.write_note("sources", compact_json(note).encode())
-        self.db.forget_notes(timeline.BOOKMARKS, PLACE_DAYS)
+        self.db.forget_notes(timeline.BOOKMARKS, BOOKMARK_DAYS)
 
 
 def sync(
@@ -7936,8 +7938,9 @@ def import_session(db: Database, path: str, *, hold: bool, seconds: float) -> Js
     there. With `hold`, an answer that its client may still add to waits for it, too.
 
     Raises:
-        NotFound: there is no such file. InvalidArgument: it is no transcript.
-        Refused: there is not enough time, so `sync` is to do it.
+        NotFound: there is no such file.
+        InvalidArgument: it is no transcript, or all of a large one would have to be read, for which
+            there is no time: `sync` does it.
         OSError: it cannot be read.
     """
     settings = _Settings()

@@ -118,7 +118,7 @@ def test_a_run_inside_its_session(base: timeline.Database) -> None:
 def test_a_session_with_runs_inside_that_grows(
     base: timeline.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
+    monkeypatch.setattr(ti, "BOOKMARK_BYTES_MIN", 1)
     monkeypatch.setattr(ti, "WINDOW_MESSAGES", window)
     folder = tmp_path / "projects"
     folder.mkdir()

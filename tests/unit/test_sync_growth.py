@@ -29,7 +29,7 @@ FILES = [
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
+    monkeypatch.setattr(ti, "BOOKMARK_BYTES_MIN", 1)
     made = Source(tmp_path)
     yield made
     made.database.close()
@@ -67,7 +67,7 @@ def grow_at_random(source: Source, seed: int) -> None:
 
 
 def check_random_session(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
+    monkeypatch.setattr(ti, "BOOKMARK_BYTES_MIN", 1)
     monkeypatch.setattr(ti, "WINDOW_MESSAGES", 1 + seed % 12)
     folder.mkdir()
     source = Source(folder)
@@ -257,10 +257,10 @@ def test_a_small_or_old_file_has_no_bookmark(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.add(chain(10))
-    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1 << 20)
+    monkeypatch.setattr(ti, "BOOKMARK_BYTES_MIN", 1 << 20)
     source.sync()
     assert source.bookmarks() == []
-    monkeypatch.setattr(ti, "PLACE_BYTES_MIN", 1)
+    monkeypatch.setattr(ti, "BOOKMARK_BYTES_MIN", 1)
     source.add(chain(2, first=10))
     os.utime(source.file, (1_000_000, 1_000_000))
     source.sync()
@@ -327,6 +327,25 @@ def test_a_hurried_import_goes_on_where_it_stopped(
         assert calls < 200
     assert (calls > 3) == (seconds == 0)
     assert shape(source.database) == once(source, tmp_path)
+
+
+def test_a_hurried_import_of_an_old_file_ends(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy keeps the time of what it was made from, and clocks differ."""
+    monkeypatch.setattr(ti, "SLICE_BYTES", 20_000)
+    monkeypatch.setattr(ti, "BOOKMARK_BYTES_MIN", 256 << 10)
+    source.add(chain(400))
+    os.utime(source.file, (1_000_000, 1_000_000))
+    added, calls, more = 0, 0, True
+    while more:
+        result = ti.import_session(source.database, str(source.file), hold=False, seconds=0)
+        (row,) = result["timelines"]
+        added, calls, more = added + row["added"], calls + 1, result["more"]
+        assert row["added"] > 0
+        assert row["records"] < 200, "no call begins anew"
+    assert added == 400
+    assert calls > 3
 
 
 def test_what_cannot_be_settled_in_a_hurry_is_left_to_sync(
